@@ -57,6 +57,11 @@ def parse_uri(uri: str) -> Identity:
     return Identity(grid, Role(role), name)
 
 
+def is_valid_name(name: str) -> bool:
+    """Whether this is a name that a peer may have."""
+    return 0 < len(name) <= 64 and name.isprintable()
+
+
 def check_name(what: str, name: str) -> str:
     """The name, if a node or user may have it. Raises BadValue."""
     if not NAME.fullmatch(name):

@@ -18,7 +18,7 @@ from websockets.datastructures import Headers
 from distributed_grid.coordinator.access.identities import Bearer
 from distributed_grid.coordinator.net.connection import Connection
 from distributed_grid.protocol.errors import BadValue, GridError, ProtocolMismatch
-from distributed_grid.protocol.identity import PEOPLE, Identity, Role
+from distributed_grid.protocol.identity import PEOPLE, Identity, Role, is_valid_name
 from distributed_grid.protocol.messages import Hello
 from distributed_grid.protocol.nodes import NodeFacts, check_facts
 from distributed_grid.protocol.placement import is_wall_uid
@@ -150,11 +150,6 @@ def _authorized(identity: Identity | None, hello: Hello, via: str) -> tuple[str,
     if not agent and identity.role not in PEOPLE:
         raise NotAdmitted("a node may not ask what people ask", why=f"it comes from node {identity.name}, by its {via}")
     return identity.name, identity.role
-
-
-def is_valid_name(name: str) -> bool:
-    """Whether this is a name that a peer may have."""
-    return 0 < len(name) <= 64 and name.isprintable()
 
 
 def facts_of(hello: Hello) -> NodeFacts:

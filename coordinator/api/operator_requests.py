@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from distributed_grid.coordinator.access.admission import is_valid_name
 from distributed_grid.coordinator.core.commands import (
     DrainRequested,
     LabelsRequested,
@@ -18,7 +17,7 @@ from distributed_grid.coordinator.core.commands import (
 from distributed_grid.coordinator.net.connection import Connection
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.errors import BadValue, GridError
-from distributed_grid.protocol.identity import PEOPLE, Role
+from distributed_grid.protocol.identity import PEOPLE, Role, is_valid_name
 from distributed_grid.protocol.messages.rights import NO_RIGHTS, check_name
 from distributed_grid.protocol.nodes import ORDERED, REASON_CHARS, check_labels
 from distributed_grid.protocol.resources import MILLI, MOST_MEMORY

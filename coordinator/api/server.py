@@ -21,7 +21,7 @@ from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
 
 from distributed_grid import __version__
-from distributed_grid.coordinator.access.admission import Admission, NotAdmitted, facts_of, host_of, is_valid_name
+from distributed_grid.coordinator.access.admission import Admission, NotAdmitted, facts_of, host_of
 from distributed_grid.coordinator.api.blobs.cache import Blobs
 from distributed_grid.coordinator.api.history import LoanAnswers, TrendAnswers
 from distributed_grid.coordinator.api.lookup import Lookup
@@ -77,7 +77,7 @@ from distributed_grid.identity.credentials import own, server_context
 from distributed_grid.protocol import messages
 from distributed_grid.protocol.boosts import RayAuth
 from distributed_grid.protocol.errors import BadFrame, GridError, ProtocolMismatch
-from distributed_grid.protocol.identity import Role
+from distributed_grid.protocol.identity import Role, is_valid_name
 from distributed_grid.protocol.link import PROTOCOL
 from distributed_grid.protocol.messages.handshake import AUTHORITY_PATH, JOIN_PATH, RENEW_PATH
 from distributed_grid.protocol.nodes import NO_SETTINGS, Lending, NodeFacts

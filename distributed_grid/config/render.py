@@ -104,7 +104,7 @@ def json_schema() -> dict[str, Any]:
     for alias, target in sorted(ALIASES.items(), key=lambda item: len(item[0])):
         _put(root, alias, _property(SETTINGS[target]) | {"description": f"the same as {'.'.join(target)}"})
     for there, here in MOVED.items():
-        _put(root, there, root["properties"][here[0]])
+        _put(root, there, _at(root, here))
     root["properties"]["cluster"] = {
         "anyOf": [{"type": "string"}, {"type": "object", "properties": {"name": {"type": "string"}}}]
     }
@@ -125,6 +125,12 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 def _property(one: Setting) -> dict[str, Any]:
     default = list(one.default) if isinstance(one.default, tuple) else one.default
     return dict(one.kind.schema) | {"description": one.doc, "default": default}
+
+
+def _at(schema: dict[str, Any], path: Path) -> dict[str, Any]:
+    for name in path:
+        schema = schema["properties"][name]
+    return schema
 
 
 def _put(schema: dict[str, Any], path: Path, what: dict[str, Any]) -> None:

@@ -334,8 +334,10 @@ NAMED: dict[Path, type[Any]] = {("rights", "users"): UserRights, ("rights", "gro
 """Maps from names that people choose to sections."""
 
 _SHARING = ("resource_sharing",)
-MOVED: dict[Path, Path] = {("execution", "resource_sharing"): _SHARING}
-"""Sections that may also stand elsewhere."""
+MOVED: dict[Path, Path] = {("execution", "resource_sharing"): _SHARING} | {
+    (name,): ("providers", name) for name in ("aws", "gcp", "docker_local")
+}
+"""Sections that may also stand elsewhere, as the seeds have them."""
 ALIASES: dict[Path, Path] = {
     ("cluster",): ("name",),
     ("cluster", "name"): ("name",),

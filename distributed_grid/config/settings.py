@@ -30,7 +30,7 @@ from distributed_grid.config.section import section
 from distributed_grid.config.sharing import Node, NodeSharing, ResourceSharing
 from distributed_grid.identity.member import Member
 from distributed_grid.protocol.errors import GridError
-from distributed_grid.protocol.identity import NAME
+from distributed_grid.protocol.identity import NAME, is_valid_name
 from distributed_grid.protocol.sharing.policies import GAP, OffloadingMode, PolicyName, too_close
 from distributed_grid.runtime.local import SCHEME, SOCKET, socket_path
 
@@ -254,6 +254,9 @@ def _check(root: Root, origins: Mapping[str, str], reader: Reader) -> None:
             reader.problems.append(
                 Problem(found.origin, f"the node {found.value!r} is listed twice, first at {seen[found.value]}")
             )
+        elif not is_valid_name(found.value):
+            said = f"no node can be called {found.value[:80]!r}"
+            reader.problems.append(Problem(found.origin, said, "give 1 to 64 printable characters"))
         seen.setdefault(found.value, found.origin)
 
 

@@ -43,6 +43,7 @@ def test_the_json_schema_knows_every_name_the_reader_accepts() -> None:
     schema = json.loads(json.dumps(config_text.json_schema()))
     sharing = schema["properties"]["resource_sharing"]["properties"]
     assert schema["properties"]["execution"]["properties"]["resource_sharing"]["properties"] == sharing
+    assert schema["properties"]["aws"] == schema["properties"]["providers"]["properties"]["aws"]
     assert sharing["policy"]["enum"] == ["conservative", "balanced", "aggressive", "predictive"]
     assert sharing["pressure_thresholds"]["properties"]["cpu"]["properties"]["high"]["maximum"] == 1
     assert schema["properties"]["nodes"]["items"]["required"] == ["name"]

@@ -30,6 +30,41 @@ scaling: {mode: act, max_workers: 20, max_cost_per_hour: 5.0, max_cost_per_day: 
 """
 
 
+SEED = """\
+# Example configuration file
+{
+  "aws": {
+    "region": "us-west-2",
+    "instance_types": {
+      "cpu": "c5.xlarge",
+      "gpu": "g4dn.xlarge"
+    },
+    "credentials": {
+      "access_key_id": "${AWS_ACCESS_KEY_ID}",
+      "secret_access_key": "${AWS_SECRET_ACCESS_KEY}"
+    },
+    "spot_instance_enabled": true
+  },
+  "gcp": {
+    "project": "your-project-id",
+    "zone": "us-central1-a",
+    "machine_types": {
+      "cpu": "n2-standard-4",
+      "gpu": "n1-standard-4-nvidia-tesla-t4"
+    },
+    "credentials_file": "/path/to/credentials.json",
+    "preemptible_enabled": true
+  },
+  "docker_local": {
+    "image": "ipfs-accelerate-worker:latest",
+    "cpu_limit": 4,
+    "memory_limit": "16g",
+    "network": "host"
+  }
+}
+"""
+
+
 def read(tmp_path: Path, text: str) -> ClusterConfig:
     file = tmp_path / "grid.yaml"
     file.write_text(text)
@@ -75,6 +110,15 @@ def test_the_numbers_of_the_seed_are_the_defaults() -> None:
     assert (NO_SCALING.window, NO_SCALING.up_cooldown, NO_SCALING.down_cooldown) == (300, 300, 600)
     assert (NO_SCALING.reassessment, NO_SCALING.retention) == (3600, 86_400)
     assert NO_SCALING.mode is ScalingMode.PLAN
+
+
+def test_the_seeds_example_of_providers_is_read_as_it_stands_there(tmp_path: Path) -> None:
+    found = read(tmp_path, SEED).providers
+    assert found == read(tmp_path, f'{{"providers": {SEED.partition(chr(10))[2]}}}').providers
+    assert found.aws.region == "us-west-2" and found.aws.credentials.access_key_id == "${AWS_ACCESS_KEY_ID}"
+    assert found.gcp.machine_types["gpu"] == "n1-standard-4-nvidia-tesla-t4" and found.gcp.preemptible_enabled
+    assert (found.docker_local.cpu_limit, found.docker_local.memory_limit) == (4, "16g")
+    assert "aws.region says another value" in refused(tmp_path, "providers: {aws: {region: a}}\naws: {region: b}\n")
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,12 @@ agent: [1]
     ]
 
 
+@pytest.mark.parametrize("name", ['""', '"a\\nb"', "x" * 65])
+def test_an_entry_for_a_node_that_there_cannot_be_is_refused(written: Write, name: str) -> None:
+    (said,) = problems(written(f"nodes:\n- name: {name}\n  resource_sharing: {{can_share: false}}\n"))
+    assert said.startswith("F:2: no node can be called ") and said.endswith("(give 1 to 64 printable characters)")
+
+
 def test_the_error_for_people_has_no_traceback_and_all_lines(written: Write) -> None:
     with pytest.raises(ConfigError) as caught:
         read(written("nam: x\nport: 1\n"))
