@@ -161,6 +161,16 @@ def _ill_formed(what: str, error: Exception, why: str) -> BadFrame:
     return OutOfBounds(f"bad {what}: {field} is out of bounds", why=f"{field} {rule}")
 
 
+def unsendable(error: Exception) -> str:
+    """Why the only message of a frame cannot be sent, in the words of who made it: which field, and what is wrong."""
+    if isinstance(error, OutOfBounds):
+        return error.why
+    if not isinstance(error, BadFrame):
+        return str(error)
+    found = re.fullmatch(r"bad frame: (.*) - at `\$\[1\]\[0\]\.(.+)`", error.what)
+    return f"{found[2]}: {found[1]}" if found else error.what
+
+
 class Unusable(msgspec.Struct, frozen=True):
     """Stands for a request with this number that was not read: a value in it, or in one that came with it, is out of
     bounds."""

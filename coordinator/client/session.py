@@ -22,7 +22,7 @@ from websockets.protocol import State as Wire
 from websockets.uri import WebSocketURI, parse_uri
 
 from distributed_grid import __version__
-from distributed_grid.protocol.codec import BULK_BYTES, decode, encode
+from distributed_grid.protocol.codec import BULK_BYTES, decode, encode, unsendable
 from distributed_grid.protocol.errors import BadFrame, BadValue, GridError
 from distributed_grid.protocol.jobs import JobView, State
 from distributed_grid.protocol.link import PROTOCOL, Link
@@ -298,8 +298,7 @@ class Session:
             if self._strict:
                 decode("FromClient", frame)
         except (BadFrame, TypeError, OverflowError) as error:
-            why = error.what if isinstance(error, BadFrame) else str(error)
-            raise BadValue("this cannot be asked", why=why) from None
+            raise BadValue("this cannot be asked", why=unsendable(error)) from None
         if len(frame) > BULK_BYTES:
             why = f"{BULK_BYTES} bytes are the most that the other side reads"
             raise BadValue(f"a message of {len(frame)} bytes cannot be sent", why=why)

@@ -27,6 +27,7 @@ from distributed_grid.protocol.scaling.pools import NAME_CHARS, Pool, Shape, is_
 from distributed_grid.protocol.text import suggestion
 
 T = TypeVar("T")
+POOLS = "write a pool with `provider: {}` into the coordinator's configuration (docs/scaling.md)"
 KINDS = ("cpu", "gpu")
 """The worker types of the document, beside the types that pools name."""
 LIFE = 43_200.0
@@ -164,7 +165,7 @@ class CloudProviderManager(WithClient):
         known = {one.pool.provider for one in status.pools} | {one.provider for one in status.machines}
         if provider not in known:
             names = sorted(known | self._added.keys())
-            hint = suggestion(provider, names) or f"there are {', '.join(names)}" if names else "see docs/scaling.md"
+            hint = suggestion(provider, names) or f"there are {', '.join(names)}" if names else POOLS.format(provider)
             raise BadValue(f"no pool has a provider {provider!r}", "and none of that name was added", hint)
         return status
 

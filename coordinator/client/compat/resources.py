@@ -35,6 +35,8 @@ CORES = {"cpu_cores": MILLI, "cores": MILLI, "available_cores": MILLI, "cpu": MI
 MEMORY = {"memory_mb": MIB, "total_mb": MIB, "available_mb": MIB, "memory_gb": GIB, "memory": GIB}
 GPUS = {"gpus": MILLI, "gpu": MILLI, "gpu_count": MILLI, "devices": MILLI, "available_devices": MILLI}
 GPU_MEMORY = {"gpu_memory_mb": MIB, "gpu_memory_gb": GIB, "total_memory_mb": MIB, "available_memory_mb": MIB}
+PARTS = {"cpu": (*CORES, "physical_cores"), "memory": (*MEMORY,), "gpu": (*GPUS, *GPU_MEMORY)}
+"""What may stand in each part of a report; `memory_mb` of GPUs is not that of the worker."""
 
 
 SCALE_UP, SCALE_DOWN, NO_ACTION = "scale_up", "scale_down", "none"
@@ -272,10 +274,19 @@ def _flat(needs: Mapping[str, Any]) -> list[tuple[str, Any]]:
     flat: list[tuple[str, Any]] = []
     for name, value in needs.items():
         if isinstance(value, Mapping):
-            flat += [(str(part), amount) for part, amount in value.items()]
+            flat += [(_of_part(name, inner), amount) for inner, amount in value.items()]
         else:
             flat.append((str(name), value))
     return flat
+
+
+def _of_part(part: Any, name: Any) -> str:
+    """The name, unless it belongs to another part. Raises BadValue."""
+    if part not in PARTS:
+        raise BadValue(f"{part!r:.80} is no part of a worker's resources", hint=f"there are {', '.join(PARTS)}")
+    if name not in PARTS[part] and any(name in names for names in PARTS.values()):
+        raise BadValue(f"{name!r} does not belong to {part}", hint=f"there are {', '.join(PARTS[part])}")
+    return str(name)
 
 
 def _whole(name: str, value: Any, unit: int) -> int:

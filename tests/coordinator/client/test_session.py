@@ -34,6 +34,7 @@ from distributed_grid.protocol.messages import (
     Failed,
     GetStatus,
     JobUpdate,
+    ListJobs,
     PutBlob,
     Refused,
     ShowJobs,
@@ -315,8 +316,13 @@ def test_what_else_may_listen_there_is_said(said: bytes, why: str) -> None:
 
 def test_what_cannot_be_asked_is_refused_here_and_the_connection_stays() -> None:
     session, coordinator = opened()
-    with pytest.raises(BadValue, match="cannot be asked"):
-        session.ask(ShowJobs(id=0, jobs=7))  # type: ignore[arg-type]
+    for message, why in (
+        (ShowJobs(id=0, jobs=(7,)), "jobs[0]: Expected `str`, got `int`"),  # type: ignore[arg-type]
+        (ListJobs(id=0, limit=10**12), "limit is at most 2147483647"),
+    ):
+        with pytest.raises(BadValue, match="cannot be asked") as refused:
+            session.ask(message)
+        assert refused.value.why == why
     with pytest.raises(BadValue, match="cannot be sent"):
         session.ask(ShowJobs(id=0, jobs=("\ud800",)))
     assert session.open and coordinator.read(0.0) == []

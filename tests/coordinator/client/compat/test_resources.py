@@ -101,6 +101,8 @@ def test_requirements_are_read_in_the_documents_units(needs: dict[str, Any], fou
         ({"memory_mb": "1G"}, "memory_mb cannot be '1G'"),
         ({"cpu_cores": 1, "cpus": 1}, "cpu_cores and cpus are the same requirement"),
         ([1], "are no requirements"),
+        ({"tpu": {"devices": 1}}, "'tpu' is no part of a worker's resources"),
+        ({"gpu": {"devices": 1, "memory_mb": 8192}}, "'memory_mb' does not belong to gpu"),
     ],
 )
 def test_requirements_that_make_no_sense_are_said(needs: Any, says: str) -> None:
@@ -190,6 +192,9 @@ async def test_a_worker_that_has_an_agent_tells_itself_what_it_has(tmp_path: Pat
         ({"cpu_cores": 1e9}, "cores cannot be 1000000000.0"),
         ({"cpu": {"cores": float("nan")}}, "cores cannot be nan"),
         ({"gpu": {"devices": 1.5}}, "whole GPUs"),
+        ({"tpu": {"devices": 1}}, "'tpu' is no part of a worker's resources"),
+        ({"memory": {"cores": 8}}, "'cores' does not belong to memory"),
+        ({"cpu": {"cores": 8}, "gpu": {"devices": 1, "total_mb": 16384}}, "'total_mb' does not belong to gpu"),
     ],
 )
 def test_reports_that_make_no_sense_are_said(report: Any, says: str) -> None:
