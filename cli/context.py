@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 class Invocation:
     """The common options. `failure` is the exit code where the grid, not a job, is at fault; `user` is who we are to
-    the grid, once it has been spoken to."""
+    the grid, once it has been spoken to; `done` is what the grid has done by then, told where our output is lost."""
 
     def __init__(  # no dataclass: making one takes a millisecond
         self,
@@ -45,6 +45,7 @@ class Invocation:
         self.verbose = verbose
         self.failure = 1
         self.user = ""
+        self.done = ""
         self.told_config = False
 
     @cached_property

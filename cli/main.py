@@ -152,6 +152,14 @@ class Grid(LazyGroup):
         with formatter.indentation():
             formatter.write_text(self.help or "")
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Help and version are printed here, before a command is known; click would exit with 1."""
+        try:
+            return super().make_context(*args, **kwargs)
+        except BrokenPipeError:
+            _forget_stdout()
+            sys.exit(CLOSED_PIPE)
+
     def main(self, *args: Any, **kwargs: Any) -> Any:
         _open_standard_files()
         try:
@@ -174,6 +182,7 @@ class Grid(LazyGroup):
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
             _forget_stdout()
+            _tell_done(ctx.obj)
             ctx.exit(CLOSED_PIPE)
         except click.NoSuchOption as error:
             if error.option_name[1:2].isdigit():
@@ -185,6 +194,7 @@ class Grid(LazyGroup):
             raise
         except OSError as error:
             _tell(error)
+            _tell_done(ctx.obj)
             if ctx.obj.verbose:
                 _trace()
             ctx.exit(ctx.obj.failure if ctx.obj.failure != 1 else INTERNAL)
@@ -219,6 +229,12 @@ def _tell(error: OSError) -> None:
         print_error("  why: the current directory is not there any more\n  try: cd to one that is")
     elif (hint := HINTS.get(error.errno or 0)) is not None:
         print_error(f"  try: {hint}")
+
+
+def _tell_done(invocation: Invocation) -> None:
+    """What was done all the same, such as the id of a job: who does not know of it would ask for it again."""
+    if invocation.done:
+        print_error(f"grid: all the same {printable(invocation.done)}")
 
 
 HINTS = {

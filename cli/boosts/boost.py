@@ -125,6 +125,7 @@ def request(
     view = _ask_and_wait(invocation, asked)
     if view.state is not State.RUNNING:
         raise _not_lent(view)
+    invocation.done = f"{view.id} is lent, until it expires or is released"
     if invocation.output in ("json", "jsonl"):
         formatting.emit_json(invocation, {"boost": formatting.job_json(view)}, rows="boost")
     else:

@@ -135,8 +135,11 @@ def remove(
     grid = Coordinator(invocation.ask, lambda: invocation.user).grid()
     known = provisioning.read_record(grid, node)
     if forgetting:
-        asyncio.run(_Work(invocation, SshOptions(), "").forget(node))
+        left = asyncio.run(_Work(invocation, SshOptions(), "").forget(node))
         provisioning.remove_record(grid, node)
+        if not left:
+            invocation.say(f"{node} is out of the grid")
+            return
         where = f"on {known.target}" if known is not None else "on its host"
         invocation.say(
             f"{node} is out of the grid; {where} there may still be its agent, ~/.local/share/grid and the state of its"
@@ -201,9 +204,9 @@ class _Work:
         async with Host(target, self._given) as there:
             await provisioning.remove(Remote(there, self._python), self.coordinator, node, now, self._say(node))
 
-    async def forget(self, node: str) -> None:
-        """Take a node out of the grid without its host."""
-        await provisioning.forget(self.coordinator, node, self._say(node))
+    async def forget(self, node: str) -> bool:
+        """Take a node out of the grid without its host. True: its agent may still be there."""
+        return await provisioning.forget(self.coordinator, node, self._say(node))
 
 
 def _payload(made: Path, wheels: Path | None) -> Payload:

@@ -60,6 +60,7 @@ def request(patient: bool, duration: str, name: str, priority: str, nodes: tuple
     view = Borrowing(invocation, Submit(id=0, jobs=(submission,), watch=True)).run()
     if view.state is not State.RUNNING:
         raise _not_held(view)
+    invocation.done = f"{view.id} is held, until it expires or is released"
     if invocation.output in ("json", "jsonl"):
         formatting.emit_json(invocation, {"hold": _json(view)}, rows="hold")
         return

@@ -244,6 +244,7 @@ def _detach(invocation: Invocation, grid: GridClient, submission: Submission) ->
 
     reply: Submitted = grid.call(Submit(id=0, jobs=(submission,)))
     job = reply.jobs[0]
+    invocation.done = f"{job} was submitted"
     if invocation.output in ("json", "jsonl"):
         formatting.emit_json(invocation, {"job": {"id": job}, "nodes": reply.nodes, "nodes_that_fit": reply.fit})
     else:

@@ -18,6 +18,8 @@ from distributed_grid.protocol.messages import Submission, Submit, Submitted
 
 FILE_BYTES = 64 << 20
 MOST_JOBS = 100_000
+TOLD = 10
+"""Maximum number of ids that are told on stderr where stdout is lost."""
 NOT_OF_A_JOB = {"help", "config", "coordinator", "output", "color", "quiet", "verbose"} | {
     "auto", "detach", "get", "force", "executable", "on-exit", "dry-run", "no-stdin", "links", "ship-secrets",
 }  # fmt: skip
@@ -296,6 +298,8 @@ def submit(path: str, links: str | None, ship_secrets: bool) -> None:
         )
     reply: Submitted = grid.call(message)
     grid.close()
+    more = f" and {len(reply.jobs) - TOLD} more" if len(reply.jobs) > TOLD else ""
+    invocation.done = f"these were submitted: {', '.join(reply.jobs[:TOLD])}{more}"
     if invocation.output in ("json", "jsonl"):
         rows = [{"id": job, "name": one.spec.name} for job, one in zip(reply.jobs, submissions, strict=True)]
         formatting.emit_json(invocation, {"jobs": rows}, rows="jobs")

@@ -297,10 +297,12 @@ async def remove(remote: Remote, coordinator: Coordinator, name: str, now: bool,
     await _forgotten(coordinator, name)
 
 
-async def forget(coordinator: Coordinator, name: str, say: Say) -> None:
-    """Take a node out on our side only, at once: what runs there counts as lost. An agent that stays connected although
-    no certificate of it could be revoked keeps its node, as it was. Raises GridError."""
+async def forget(coordinator: Coordinator, name: str, say: Say) -> bool:
+    """Take a node out on our side only, at once: what runs there counts as lost. True: its agent may still be on its
+    host; False: it was a node without agent. An agent that stays connected although no certificate of it could be
+    revoked keeps its node, as it was. Raises GridError."""
     known = await coordinator.known(name)
+    view = await coordinator.seen(name)
     if not known.there and not known.certified:
         raise GridError(f"the coordinator knows no node {name}", hint="see `grid nodes`")
     if known.certified:
@@ -309,6 +311,7 @@ async def forget(coordinator: Coordinator, name: str, say: Say) -> None:
         say("taking its certificate back")
         await coordinator.revoke(name)
     await _forgotten(coordinator, name, say)
+    return view is None or view.facts.declared is None
 
 
 async def _emptied(coordinator: Coordinator, name: str, now: bool, say: Say) -> None:

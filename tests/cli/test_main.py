@@ -209,6 +209,16 @@ def test_a_full_disk_under_the_output_is_told_with_what_to_do(words: list[str], 
     assert hint.startswith("  try: df -h")
 
 
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["jobs", "--help"], ["config", "schema"]])
+def test_a_reader_who_went_away_is_no_error(words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    call = [sys.executable, "-m", "distributed_grid.cli.main", *words]
+    done = subprocess.run(call, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_a_file_that_another_user_owns_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise PermissionError(13, "Permission denied", "/nobodys/grid/config.yaml")

@@ -153,6 +153,26 @@ def test_a_job_whose_output_finds_a_full_disk_here_is_named_and_ended(grid: Grid
     assert (reading.returncode, view["exit_code"]) == (125, 143) and said in err.decode()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run-shared", "-d", "--no-ship", "--name", "untold", "true"),
+        ("submit", "-f", "-"),
+        ("hold", "request", "--name", "untold", "--time", "1m"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_was_done_although_its_id_finds_a_full_disk_is_told(grid: Grid, words: tuple[str, ...]) -> None:
+    file = b'{"name": "untold", "command": "true", "no_ship": true}'
+    with open("/dev/full", "wb") as full:
+        begun = grid.begin(*words, stdin=subprocess.PIPE, stdout=full)
+        _, err = begun.communicate(file, timeout=60)
+    error, _, told = err.decode().splitlines()
+    assert error == "error: No space left on device" and begun.returncode in (70, 125)
+    assert told.startswith("grid: all the same ") and job_of(grid, "untold")["id"] in told
+    grid.run("cancel", "untold")
+
+
 def test_a_second_reader_who_looks_neither_holds_the_job_nor_takes_anything_from_the_first(grid: Grid) -> None:
     with running_reader(grid, "looked-at") as reading:
         until(lambda: job_of(grid, "looked-at")["awaits_reader"], "it waits for its reader")

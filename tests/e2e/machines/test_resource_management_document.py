@@ -81,6 +81,7 @@ def test_the_document_does_what_it_says(tmp_path: Path) -> None:
                 "ran on what was created: True True", "True", "True False", "True", "True", "[]",
             ]  # fmt: skip
             assert "no agent" in grid.run("nodes").stdout
+            assert grid.run("node", "remove", "w1", "--forget").stderr == "grid: w1 is out of the grid\n"
             until(lambda: not processes(grid), "nothing is left of any machine" + logs(grid))
         finally:
             for pid in processes(grid):
