@@ -53,11 +53,11 @@ COMMANDS: dict[str, Lazy] = {
     "policy": Lazy(
         _AT + "boosts.sharing:policy", "Show, set and compare the policies of rebalancing: show, set, diff."
     ),
-    "ledger": Lazy(_AT + "grid.ledger:ledger", "Show who lent what to whom, and who is owed."),
+    "ledger": Lazy(_AT + "grid.ledger:ledger", "Show who lent how much to whom, and each user's balance."),
     "shares": Lazy(_AT + "grid.status:shares", "Show each user's share of the grid, and who is served next."),
-    "quota": Lazy(_AT + "grid.quota:quota", "Show what one may ask for, hold and use: show [USER], set, unset."),
+    "quota": Lazy(_AT + "grid.quota:quota", "Show what a user may request, hold and use: show [USER], set, unset."),
     "status": Lazy(_AT + "grid.status:status", "Show the state of the grid on one screen."),
-    "trends": Lazy(_AT + "grid.trends:trends", "Show how the use of nodes went, and of one node where it will be."),
+    "trends": Lazy(_AT + "grid.trends:trends", "Show the use of nodes over time, and a forecast for one node."),
     "top": Lazy(_AT + "grid.trends:top", "List the nodes by pressure, the busiest first."),
     "scale": Lazy(
         _AT + "grid.scale:scale", "Plan, create and end machines of pools: plan, apply, status, pause, resume, history."
@@ -68,8 +68,8 @@ COMMANDS: dict[str, Lazy] = {
     "logs": Lazy(_AT + "attach.follow:logs", "Print the output of a job."),
     "attach": Lazy(_AT + "attach.follow:attach", "Follow a job to its end and exit with its exit code."),
     "cancel": Lazy(_AT + "jobs.jobs:cancel", "Cancel jobs, running or waiting."),
-    "predict": Lazy(_AT + "jobs.predict:predict", "Show what a command will need, by what runs like it used."),
-    "why": Lazy(_AT + "jobs.jobs:why", "Explain why a job waits, or why it is where it is."),
+    "predict": Lazy(_AT + "jobs.predict:predict", "Predict what a command will need, from what runs like it used."),
+    "why": Lazy(_AT + "jobs.jobs:why", "Explain why a job waits, or why it runs where it does."),
     "receipts": Lazy(_AT + "grid.history:receipts", "Show who was preempted for whom, and what it cost."),
     "job": Lazy(_AT + "jobs.jobs:job", "Show single jobs, wait for them, list their events: show, wait, events."),
     "boost": Lazy(
@@ -77,7 +77,7 @@ COMMANDS: dict[str, Lazy] = {
         "Lend idle capacity of other nodes to a Ray cluster: request, status, release, extend, history, suggest.",
     ),
     "hold": Lazy(_AT + "jobs.hold:hold", "Keep capacity of a node for your jobs: request, list, release."),
-    "cluster": Lazy(_AT + "grid.status:cluster", "Show the grid and what Ray shows of it: summary, status, check."),
+    "cluster": Lazy(_AT + "grid.status:cluster", "Show the grid and its Ray cluster: summary, status, check."),
     "init": Lazy(
         _AT + "grid.access:init", "Create a grid: its certificate authority, its keys, and you as its first operator."
     ),

@@ -33,7 +33,7 @@ def limit_options(command: F) -> F:
     for add in reversed(
         [
             option("--warn-signal", metavar="SIG@TIME", help="Send it a signal before --time ends it: USR1@60."),
-            option("--cpu-limit", is_flag=True, help="Never more CPU time than granted, also where more is idle."),
+            option("--cpu-limit", is_flag=True, help="Never more CPU time than granted, even if more is idle."),
             option("--pids-limit", type=int, metavar="N", help="Processes and threads it may have at once."),
             option("--retry-memory", metavar="FACTOR", help="If out of memory, run it again with more: 2x."),
         ]
@@ -46,9 +46,9 @@ def lending_options(command: F) -> F:
     """Add those that say what a node lends at most."""
     for add in reversed(
         [
-            option("--cores", type=click.FloatRange(0, 1e9), metavar="N", help="Lend at most so many cores."),
-            option("--memory", metavar="SIZE", help="Lend at most so much memory, such as 16G."),
-            option("--gpus", type=click.IntRange(0, 10_000), metavar="N", help="Lend at most so many GPUs."),
+            option("--cores", type=click.FloatRange(0, 1e9), metavar="N", help="Maximum number of cores to lend."),
+            option("--memory", metavar="SIZE", help="Maximum memory to lend, such as 16G."),
+            option("--gpus", type=click.IntRange(0, 10_000), metavar="N", help="Maximum number of GPUs to lend."),
             option("--share/--no-share", default=None, help="Lend, or lend nothing."),
         ]
     ):
@@ -85,17 +85,19 @@ def limits_words(limits: JobLimits) -> str:
 
 
 _OPTIONS = (
-    option("--strategy", metavar="WORD", help=f"How a node is chosen: {', '.join(Strategy)}. The grid has its own."),
+    option("--strategy", metavar="WORD", help=f"How a node is chosen: {', '.join(Strategy)}; default: the grid's."),
     option("--only", multiple=True, metavar="NODE", shell_complete=complete_nodes, help="On this node; repeatable."),
-    option("--exclude", multiple=True, metavar="NODE", shell_complete=complete_nodes, help="Not there; repeatable."),
+    option(
+        "--exclude", multiple=True, metavar="NODE", shell_complete=complete_nodes, help="Not on this node; repeatable."
+    ),
     option(
         "--label", "labels", multiple=True, metavar="K=V", help="On nodes with this label: K=V, K!=V or K; repeatable."
     ),
     option("--gpu-model", type=not_empty, metavar="NAME", help="GPUs of this model: a part of its name, or a glob."),
-    option("--gpu-memory", metavar="SIZE", help="Free memory of each GPU, such as 20G; also of a part of one."),
-    option("--walls", metavar="LEVEL", help="Behind these walls or stronger: user, namespace or landlock."),
-    option("--near", multiple=True, metavar="JOB", help="Where this job or name of yours is; repeatable."),
-    option("--apart", multiple=True, metavar="JOB", help="Where this job or name of yours is not; repeatable."),
+    option("--gpu-memory", metavar="SIZE", help="Free memory of each GPU, such as 20G; also with a fraction of one."),
+    option("--walls", metavar="LEVEL", help="With these walls (isolation) or stronger: user, namespace or landlock."),
+    option("--near", multiple=True, metavar="JOB", help="On a node where this job of yours runs; repeatable."),
+    option("--apart", multiple=True, metavar="JOB", help="On a node where this job of yours does not run; repeatable."),
 )
 
 

@@ -24,7 +24,12 @@ member_option = option("--member", type=int, metavar="N", help="Of an array or g
 
 
 @click.command(cls=Command)
-@option("--on-exit", type=click.Choice(["cancel", "keep"]), default="keep", help="If we are ended (keep).")
+@option(
+    "--on-exit",
+    type=click.Choice(["cancel", "keep"]),
+    default="keep",
+    help="What happens to it if grid is ended (keep).",
+)
 @option("--get", "globs", multiple=True, metavar="GLOB", help="Bring matching files back here; repeatable.")
 @get_options
 @member_option
@@ -32,10 +37,11 @@ member_option = option("--member", type=int, metavar="N", help="Of an array or g
 def attach(job: str, on_exit: str, globs: tuple[str, ...], force: bool, executable: bool, member: int | None) -> None:
     """Follow a job to its end and exit with its exit code.
 
-    JOB is an id, the beginning of one, a name, or `last`. Its output is printed from the beginning, and the job waits
-    for who reads it as at a pipe. ^C interrupts the job, twice ends it, three times leaves; ended otherwise, we leave
-    the job running. Of a gang all members are followed, those beside the first behind their rank, and ^C ends it; of an
-    array all members, behind their index, and the exit code is the highest of theirs. 125: bytes are missing.
+    JOB is an id, the beginning of one, a name, or `last`. Its output is printed from the beginning; while the output is
+    not read, the job waits, as with a pipe. The first ^C interrupts the job, the second ends it, the third ends only
+    this command; other signals leave the job running. Of a gang all members are followed, the output of all but the
+    first after their rank, and ^C ends the gang. Of an array all members are followed, after their index, and the exit
+    code is the highest of theirs. Exit code 125: bytes are missing.
     """
     invocation = current()
     invocation.failure = grid_failed()
@@ -57,11 +63,11 @@ def attach(job: str, on_exit: str, globs: tuple[str, ...], force: bool, executab
 
 
 @click.command(cls=Command)
-@option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
+@option("-f", "--follow", is_flag=True, help="Follow the output until the job ends.")
 @option("--stdout", "only", flag_value="stdout", help="Only what it wrote to stdout.")
 @option("--stderr", "only", flag_value="stderr", help="Only what it wrote to stderr.")
 @option("--exit-code", is_flag=True, help="With -f: exit with the job's exit code.")
-@option("--attempt", metavar="N", help="What this attempt wrote; all: each, one after another (the last one).")
+@option("--attempt", metavar="N", help="Output of this attempt (the last one); all: of each, one after another.")
 @member_option
 @option("--failed", is_flag=True, help="Of an array: only members that have failed.")
 @click.argument("job", shell_complete=complete_jobs)
@@ -76,9 +82,9 @@ def logs(
 ) -> None:
     """Print the output of a job.
 
-    JOB is an id, the beginning of one, a name, or `last`; with `.N` behind it, that of its Nth attempt. What it wrote
-    to stdout goes to stdout, the rest to stderr. Of an array it is the output of all members, each line behind the
-    member's index. ^C leaves; the job goes on. The exit code is 125 where bytes are missing.
+    JOB is an id, the beginning of one, a name, or `last`; JOB.N is its Nth attempt. The job's stdout is printed to
+    stdout, its stderr to stderr. For an array the output of all members is printed, each line after its member's index.
+    ^C ends only this command. The exit code is 125 if bytes are missing.
     """
     invocation = current()
     grid = invocation.connect()

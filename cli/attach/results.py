@@ -21,7 +21,9 @@ C = TypeVar("C", bound=Callable[..., Any])
 def get_options(command: C) -> C:
     """Give a command the options about files that come back."""
     executable = option("--executable", is_flag=True, help="With --get: keep executable bits.")
-    force = option("--force", is_flag=True, help="With --get: write over what changed since the job was submitted.")
+    force = option(
+        "--force", is_flag=True, help="With --get: overwrite files that changed since the job was submitted."
+    )
     return force(executable(command))
 
 
@@ -51,7 +53,7 @@ def shipping_options(command: C) -> C:
     links = option(
         "--links",
         type=click.Choice(["follow", "keep", "skip"]),
-        help="Links that lead out of the directory: ship what they lead to, keep them, or leave them out.",
+        help="Links to outside of the directory: ship their targets, keep the links, or leave them out.",
     )
     secrets = option(
         "--ship-secrets", is_flag=True, help="Also ship files that commonly hold secrets (.env, *.pem, …)."

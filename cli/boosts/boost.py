@@ -83,7 +83,9 @@ def boost() -> None:
 @boost.command()
 @click.option("--priority", default="normal", metavar="WORD", help="low, normal, high or critical (normal).")
 @click.option("--duration", default="", metavar="TIME", help="For how long: seconds, or 30m, 2h (1h).")
-@click.option("--source", default="", metavar="NODE", help="From this node, if it has room; else from the best.")
+@click.option(
+    "--source", default="", metavar="NODE", help="From this node, if it has room; otherwise from the best one."
+)
 @click.option("--only-source", default="", metavar="NODE", help="From this node or from none.")
 @click.option("--walls", metavar="LEVEL", help="From a node with these walls or stronger: user, namespace, landlock.")
 @click.option("--wait", "patient", is_flag=True, help="If no node has it now, wait until one has.")
@@ -97,10 +99,10 @@ def request(
 ) -> None:  # fmt: skip
     """Borrow AMOUNT cores, GPUs or GB for the node TARGET, through its Ray cluster.
 
-    Of cores and GPUs the next whole number is lent: 2 for 1.5.
+    Cores and GPUs are lent as whole numbers, rounded up: 2 for 1.5.
 
-    Returns once Ray shows it; from then on any program of that cluster can use it. ^C before that cancels the
-    request.
+    The command returns when Ray shows the boost; from then on any program of that cluster can use it. ^C before that
+    cancels the request.
     """
     invocation = current()
     invocation.require_sharing()
@@ -350,8 +352,8 @@ def history(limit: int) -> None:
 def suggest() -> None:
     """Show which boosts the grid would lend and take back now, and why, without doing it.
 
-    In the mode dynamic_balancing it does so by itself; see: grid policy show, grid resource-sharing status. Without a
-    Ray cluster there is nothing to lend to: it says so, and which jobs it would move before owners come.
+    In the mode dynamic_balancing the grid does this by itself; see: grid policy show, grid resource-sharing status.
+    Without a Ray cluster nothing can be lent; the output says so, and which jobs would be moved before owners come.
     """
     from distributed_grid.cli.boosts.sharing import MOVES, UNSERVED, move_row, pass_json, unserved_rows
 

@@ -48,8 +48,8 @@ def resource_sharing() -> None:
 def status() -> None:
     """Show mode, policy, the last pass with its reasons, and the pressure of each node.
 
-    OWNER is the pressure of a node's owner, from 0 to 1, of which CPU, MEMORY and GPU are the parts; ALL USE counts the
-    grid's jobs too. LENDS is what the node could lend by itself now.
+    OWNER is the pressure of a node's owner, from 0 to 1; CPU, MEMORY and GPU are its parts. ALL USE includes the grid's
+    jobs. LENDS is what rebalancing could lend of the node now.
     """
     invocation, answer = current(), _status()
     match invocation.output:
@@ -232,7 +232,7 @@ def policy() -> None:
 @policy.command("show")
 @click.argument("name", required=False, metavar="[POLICY]")
 def show(name: str | None) -> None:
-    """Show the mode and the policy in effect, or the numbers of a POLICY, and what each of them trades.
+    """Show the mode and the policy in effect, or the numbers of a POLICY, and the effect of each.
 
     Policies are conservative, balanced, aggressive and predictive.
     """
@@ -262,12 +262,12 @@ def _value(name: str, values: SharingPolicy) -> str:
 
 @policy.command("set")
 @click.option("--mode", metavar="MODE", help="offload_only, share_and_offload or dynamic_balancing.")
-@click.option("--unset", is_flag=True, help="Mode and policy as configured, but for what is given here.")
+@click.option("--unset", is_flag=True, help="Return to the configured mode and policy, except for what is given here.")
 @click.argument("name", required=False, metavar="[POLICY]")
 def set_(mode: str | None, unset: bool, name: str | None) -> None:
     """Rebalance by another POLICY or mode from now on.
 
-    It holds above the configuration, also over restarts, until --unset. Operators only.
+    This overrides the configuration, also across restarts, until --unset. Operators only.
     """
     if mode is None and name is None and not unset:
         raise BadValue(
@@ -284,9 +284,9 @@ def set_(mode: str | None, unset: bool, name: str | None) -> None:
 @click.argument("one", metavar="POLICY")
 @click.argument("other", required=False, metavar="[OTHER]")
 def diff(one: str, other: str | None) -> None:
-    """Show in which numbers a POLICY differs from the one in effect, or from an OTHER one.
+    """Show the numbers in which a POLICY differs from the one in effect, or from an OTHER one.
 
-    What it would have decided otherwise, `grid replay --set policy=NAME` tells.
+    To see which past decisions would differ, use `grid replay --set policy=NAME`.
     """
     invocation, answer = current(), _status()
     balancing = answer.balancing

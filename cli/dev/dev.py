@@ -43,9 +43,7 @@ def dev() -> None:
 
 @dev.command()
 @click.option("--nodes", type=click.IntRange(1, 64), help="How many agents (2).")
-@click.option(
-    "--fake-gpus", type=click.IntRange(0, 64), help="Stand-in GPUs, dealt out one by one from the first node."
-)
+@click.option("--fake-gpus", type=click.IntRange(0, 64), help="Stand-in GPUs, given to the nodes in turn.")
 @click.option("--cores-per-node", type=click.IntRange(1, 1024), help="Cores of each agent (the machine's, shared out).")
 @click.option("--port", type=click.IntRange(0, 65535), help="A port of the coordinator, too (none); 0: a free one.")
 @click.option(
@@ -57,12 +55,12 @@ def dev() -> None:
     "--dir", "directory", type=not_empty, metavar="DIR", shell_complete=complete_files, help="State directory."
 )
 def up(directory: str | None, **wanted: int | None) -> None:
-    """Start a coordinator and agents on this machine; what runs already stays as it is.
+    """Start a coordinator and agents on this machine; those that run already are left alone.
 
-    It is yours alone: the coordinator listens on a Unix socket in the state directory, which only you can enter, and on
-    a port of this machine only if you give one. The agents share out the machine's cores and memory. Where there are
-    more agents than cores, they get virtual cores: numbers without a core behind them. Started again, it starts only
-    what has died.
+    Only you can use it: the coordinator listens on a Unix socket in the state directory, which only you can enter, and
+    on a port of this machine only if you give one. The machine's cores and memory are divided among the agents. If
+    there are more agents than cores, they get virtual cores: numbers that are not pinned to real cores. If the grid
+    exists already, only the processes that have died are started.
     """
     invocation = current()
     if invocation.config_path:

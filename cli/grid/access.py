@@ -244,7 +244,7 @@ def init(hosts: tuple[str, ...], port: int | None, state_dir: str | None, contex
 def login(context: str, invitation: str) -> None:
     """Join a grid as a person, with a token from one of its operators.
 
-    With - instead of the invitation it is read from stdin, where nobody else can see it.
+    With - the invitation is read from stdin, where other users cannot see it.
     """
     from distributed_grid.identity.enrollment import has_expired, join, parse_invitation
 

@@ -77,12 +77,12 @@ class Report:
 
 
 @click.command(cls=Command)
-@click.option("--run", "runs", is_flag=True, help="Have a task that does nothing run on each boost.")
+@click.option("--run", "runs", is_flag=True, help="Also run an empty task on each boost.")
 def check(runs: bool) -> None:
     """Check the Ray cluster that boosts are lent to.
 
-    The head and its token, the versions of Ray and Python on each node, whether each raylet can be reached, each boost,
-    and what was left over. Exits with 1 if something fails. Nothing is changed.
+    Checks the head and its token, the versions of Ray and Python on each node, whether each raylet can be reached, each
+    boost, and leftovers of earlier boosts. Exits with 1 if a check fails. Changes nothing.
     """
     from distributed_grid.coordinator.ray.bridge_client import Bridge, environment
 

@@ -38,8 +38,8 @@ LINES = 50
 def replay(log: str, until: str | None, job: str, changes: tuple[str, ...]) -> None:
     """Replay the decisions of an event log, by the same policy or another.
 
-    LOG is a file of the event log, a folder of such files, or a coordinator's state directory. Exits with 1 if the
-    same policy decides otherwise than it did, or the ledger fails its own checks."""
+    LOG is a file of the event log, a folder of such files, or a coordinator's state directory. Exits with 1 if the same
+    policy now decides differently, or if the ledger fails its own checks."""
     invocation = current()
     end = _moment(until) if until else float("inf")
     if changes:

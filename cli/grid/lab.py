@@ -45,11 +45,11 @@ def lab_options(command: F) -> F:
             ),
             click.option("--cluster", type=path, metavar="FILE", help="The machines: openb nodes (sn, cpu_milli, …)."),
             click.option("--cores", type=click.IntRange(1, 1_000_000), help="Cores of each machine."),
-            click.option("--memory", metavar="SIZE", help="Memory of each machine (without: as much as is asked for)."),
+            click.option("--memory", metavar="SIZE", help="Memory of each machine (default: as much as requested)."),
             click.option("--gpus", type=click.IntRange(0, 1024), help="GPUs of each machine (0)."),
             click.option("--unit", type=click.IntRange(1), help="Processors of an SWF that count as one core (1)."),
             click.option("--first", type=click.IntRange(1), metavar="N", help="Run only the first N jobs."),
-            click.option("--skip", metavar="N|PART", help="Leave the first N jobs, or 33%, out of the waits."),
+            click.option("--skip", metavar="N|PART", help="Exclude the first N jobs, or 33%, from the waiting times."),
             click.option(
                 "--fill", type=click.FloatRange(0.01, 10), metavar="PART",
                 help="Draw arrivals until PART (1.3) of the GPUs is asked for; nothing ends.",
@@ -59,7 +59,7 @@ def lab_options(command: F) -> F:
                 "--owner-policy", type=click.Choice(["continue", "suspend", "recall"]), help="Of all owners (suspend)."
             ),
             click.option("--plot", type=path, metavar="FILE.svg", help="Draw use, queue and owners' use over time."),
-            click.option("--timing", is_flag=True, help="Also decisions a second of CPU time, which differ."),
+            click.option("--timing", is_flag=True, help="Also decisions per second of CPU time, which vary."),
         ]
     ):  # fmt: skip
         command = option(command)

@@ -24,14 +24,19 @@ SHOWN = 20
 @click.option("--user", type=not_empty, metavar="NAME", help="Only what this user lent or borrowed.")
 @click.option("--node", type=not_empty, metavar="NODE", shell_complete=complete_nodes, help="Only what this node lent.")
 @click.option(
-    "--days", type=click.IntRange(0, DAYS), default=7, metavar="N", help="How many days back, with today (7; 0: none)."
+    "--days",
+    type=click.IntRange(0, DAYS),
+    default=7,
+    metavar="N",
+    help="Number of days to show, including today (7; 0: none).",
 )
 def ledger(user: str | None, node: str | None, days: int) -> None:
-    """Show who lent what to whom, and who is owed.
+    """Show who lent how much to whom, and each user's balance.
 
-    A node's owner, `nodes[].owner` in the coordinator's configuration, lends what others hold there. LENT and BORROWED
-    are averages, as parts of the grid, with the half-life of fair share; CREDIT is what the difference counts in the
-    order of service, in favour of whom the others owe. A client sees what they lent or borrowed themselves."""
+    The owner of a node is `nodes[].owner` in the coordinator's configuration; what other users hold there is lent by
+    the owner. LENT and BORROWED are averages, as fractions of the grid, with the half-life of fair share. CREDIT is the
+    advantage in the order of service of those who have lent more than they borrowed. A client sees only what they lent
+    or borrowed themselves."""
     invocation = current()
     answer: Loans = invocation.ask(lambda n: GetLoans(id=n, user=user or "", node=node or "", days=days))
     if answer.trouble:

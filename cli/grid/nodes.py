@@ -88,13 +88,13 @@ def label(words: tuple[str, ...]) -> None:
 
 @node.command("set")
 @lending_options
-@option("--unset", multiple=True, type=click.Choice(list(LENT)), help="As configured again; repeatable.")
+@option("--unset", multiple=True, type=click.Choice(list(LENT)), help="Return to the configured value; repeatable.")
 @click.argument("node", nargs=-1, required=True, shell_complete=complete_nodes)
 def set_(node: tuple[str, ...], unset: tuple[str, ...], **options: Any) -> None:
     """Set what nodes lend at most.
 
-    It overrides the grid's configuration until it is unset, also over restarts, and counts at once. Where the
-    configuration on a node's own machine lends less, that counts. Jobs that run there go on.
+    This overrides the grid's configuration until it is unset, also across restarts, and takes effect at once. If the
+    configuration on a node's own machine lends less, that limit is in effect. Running jobs continue.
     """
     values, names = lending(options), tuple(LENT[name] for name in unset)
     _order(lambda n: SetNodes(id=n, nodes=node, values=values, unset=names))

@@ -88,13 +88,14 @@ def add(
 ) -> None:
     """Make hosts nodes of the grid, by ssh.
 
-    This version of the grid is installed there, joins, and starts its agent. Your ssh configuration, agent and keys
-    count, and hosts whose key is not known are refused. Jobs run there as the user you name. A host that is a node
-    already is brought to this version, if it has another one. Where a step fails, or you press ^C, the host and the
-    grid are as they were. --cores, --memory, --gpus and --no-share are those of `grid node set`.
+    Installs this version of the grid there, joins the grid, and starts the agent. Your ssh configuration, agent and
+    keys are used, and hosts with an unknown key are refused. Jobs run there as the user you name. A host that is a node
+    already gets this version, if it has another one. If a step fails, or you press ^C, the host and the grid are left
+    as they were before. --cores, --memory, --gpus and --no-share are those of `grid node set`.
 
-    Where you are not root there, the agent is a service of yours, which systemd ends with your last session unless your
-    user lingers. That is asked for; where it is not allowed, this ends with a warning and exit code 3.
+    If you are not root there, the agent is a user service, which systemd ends with your last session unless lingering
+    is enabled for you (loginctl). This command enables it; if that is not allowed, it ends with a warning and exit code
+    3.
     """
     invocation = current()
     targets = list(dict.fromkeys(parse_target(host, port or 0) for host in hosts))

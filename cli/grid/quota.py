@@ -28,7 +28,7 @@ class _QuotaGroup(LazyGroup):
 @click.group(cls=_QuotaGroup, invoke_without_command=True)
 @click.pass_context
 def quota(ctx: click.Context) -> None:
-    """Show what one may ask for, hold and use: show [USER], set, unset.
+    """Show what a user may request, hold and use: show [USER], set, unset.
 
     Without a command it shows one's own rights, and to operators those of all users and groups.
     """
@@ -57,19 +57,19 @@ def _whose(command: Any) -> Any:
 @quota.command("set")
 @_whose
 @click.option("--highest-priority", metavar="PRIORITY", help="Highest priority of jobs.")
-@click.option("--cores", metavar="N", help="Cores held at once; or unlimited, as all of these.")
+@click.option("--cores", metavar="N", help="Cores held at once; this and all other limits may be `unlimited`.")
 @click.option("--memory", metavar="SIZE", help="Memory held at once, in GB or as 64G.")
 @click.option("--gpus", metavar="N", help="GPUs held at once.")
 @click.option("--core-hours", metavar="N", help="Core-hours used in a day of UTC.")
 @click.option("--gpu-hours", metavar="N", help="GPU-hours used in a day of UTC.")
 @click.option("--jobs-waiting", metavar="N", help="Jobs that wait, with the members of arrays and gangs.")
-@click.option("--exclusive-boosts/--no-exclusive-boosts", default=None, help="May ask for exclusive boosts.")
+@click.option("--exclusive-boosts/--no-exclusive-boosts", default=None, help="May request exclusive boosts.")
 @click.option("--reservations/--no-reservations", default=None, help="Nodes are reserved for jobs that cannot start.")
 def set_(user: str, group: str | None, everybody: bool, **rights: Any) -> None:
     """Grant rights to a USER, to a group, or to everybody.
 
-    They hold above the configuration, also over restarts, until `unset`. What is not named stays as it is. Running
-    jobs are never ended by a lower limit.
+    Granted rights override the configuration, also across restarts, until `unset`. Rights that are not named stay as
+    they are. A lower limit never ends a running job.
     """
     given = {name: value for name, value in rights.items() if value is not None}
     if not given:
@@ -80,7 +80,7 @@ def set_(user: str, group: str | None, everybody: bool, **rights: Any) -> None:
 @quota.command()
 @_whose
 def unset(user: str, group: str | None, everybody: bool) -> None:
-    """Take back what was granted, so that the configuration holds again."""
+    """Revoke granted rights, so that the configuration is in effect again."""
     _send(user, group, everybody, None)
 
 

@@ -86,7 +86,7 @@ def _sums(answer: ScalingStatus, found: ScalePlan) -> str:
 
 @scale.command("status")
 def status() -> None:
-    """Show pools and the machines that are there or on their way."""
+    """Show pools, and the machines that exist or are being created."""
     invocation = current()
     answer = _ask(invocation)
     live = [one for one in answer.machines if one.live]
@@ -173,7 +173,7 @@ def _cost(one: Machine, answer: ScalingStatus) -> float | None:
 
 @scale.command("history")
 def history() -> None:
-    """Show the machines that are gone: why they came, how long they took and lived, and which ran no job."""
+    """Show ended machines: why they were created, how long they took and lived, and which ran no job."""
     invocation = current()
     answer = _ask(invocation)
     gone = [one for one in answer.machines if not one.live]
@@ -212,7 +212,7 @@ def _order(order: ScaleOrder, pool: str | None, why: str = "") -> None:
 @scale.command("apply")
 @click.argument("pool", required=False, metavar="[POOL]")
 def apply(pool: str | None) -> None:
-    """Do now, and once, what the plan says; of one POOL only, if it is named."""
+    """Carry out the current plan once; only that of a POOL, if it is named."""
     _order(ScaleOrder.APPLY, pool)
 
 
@@ -220,12 +220,12 @@ def apply(pool: str | None) -> None:
 @click.option("--reason", default="", metavar="TEXT", help="Why, for others.")
 @click.argument("pool", required=False, metavar="[POOL]")
 def pause(reason: str, pool: str | None) -> None:
-    """Create nothing in a POOL, or in none, until it is resumed. Machines that are there stay, and end as usual."""
+    """Create no machine in a POOL, or in any, until it is resumed. Existing machines stay, and end as usual."""
     _order(ScaleOrder.PAUSE, pool, reason)
 
 
 @scale.command("resume")
 @click.argument("pool", required=False, metavar="[POOL]")
 def resume(pool: str | None) -> None:
-    """Create machines in a POOL, or in all, again; what was refused there is forgotten."""
+    """Create machines in a POOL, or in all, again; earlier refusals of its provider are forgotten."""
     _order(ScaleOrder.RESUME, pool)

@@ -44,7 +44,11 @@ class Simulate(Sectioned):
     "--seeds", type=click.IntRange(1, 10**9), default=1, metavar="COUNT", help="How many seeds, from that one on (1)."
 )
 @click.option(
-    "--jobs", type=click.IntRange(1, 256), default=1, metavar="PROCESSES", help="Processes that share them (1)."
+    "--jobs",
+    type=click.IntRange(1, 256),
+    default=1,
+    metavar="PROCESSES",
+    help="Number of processes to run them in (1).",
 )
 @click.option("--nodes", type=click.IntRange(1, 100_000), help="Nodes of each grid (20), or of the trace's cluster.")
 @click.option("--events", type=click.IntRange(0), default=200, help="Events in each grid at the least (200).")
@@ -56,10 +60,11 @@ def simulate(
     """Simulate grids with faults and check their guarantees, or run a workload trace by several policies.
 
     A seed determines a grid (nodes, jobs and faults, around the real cores of coordinator and agents) and all that
-    happens in it. A violated guarantee is printed as a story, reduced to what reproduces it; the exit code is then 1.
+    happens in it. If a guarantee is violated, the steps that reproduce it are printed, reduced to the necessary ones,
+    and the exit code is 1.
 
-    With --trace, the jobs of a file are run through the real ledger and through plain policies under simulated time,
-    and what came of each is compared (docs/policy-lab.md)."""
+    With --trace, the jobs of a file are run through the real ledger and through simple policies in simulated time, and
+    the results are compared (docs/policy-lab.md)."""
     if trace is not None:
         if without:
             raise BadValue("--without is for grids made from a seed", hint="leave it out with --trace")

@@ -158,7 +158,7 @@ _CHECK = "distributed_grid.cli.grid.cluster_check:check"
     },
 )
 def cluster() -> None:
-    """Show the grid and what Ray shows of it: summary, status, check."""
+    """Show the grid and its Ray cluster: summary, status, check."""
 
 
 @cluster.command("status")

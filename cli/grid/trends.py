@@ -43,11 +43,11 @@ NAMES = {seconds: name for name, seconds in WINDOWS.items()}
 @click.option("--window", default="15m", metavar="TIME", help=f"How far back: {', '.join(WINDOWS)}; 15m by default.")
 @click.argument("node", required=False, type=not_empty, shell_complete=complete_nodes)
 def trends(node: str | None, window: str) -> None:
-    """Show how the use of nodes went, and of one node where it will be.
+    """Show the use of nodes over time, and a forecast for one node.
 
-    Level is the median, SPREAD lies between the quartiles, OWNER is the level of all that is not the grid's. For a NODE
-    there is a forecast, as far ahead as the window but an hour at most: the last value, and the interval that held nine
-    of ten such forecasts of this node."""
+    A level is the median, SPREAD the distance between the quartiles, OWNER the level of all use that is not the grid's.
+    For a NODE there is a forecast, as far ahead as the window but at most an hour: the last value, and an interval that
+    was right for nine of ten earlier forecasts of this node."""
     invocation = current()
     seconds = parse_window(window)
     answer: Trends = invocation.ask(lambda n: GetTrends(id=n, node=node or "", window=seconds))
@@ -67,8 +67,8 @@ def trends(node: str | None, window: str) -> None:
 def top() -> None:
     """List the nodes by pressure, the busiest first.
 
-    PRESSURE is 0.30 CPU, 0.30 memory and 0.40 GPU of the last minute, of all use; OWNER of all that is not the grid's.
-    Behind it are the levels of the last five minutes, and the owner's part of each."""
+    PRESSURE is 0.30 CPU + 0.30 memory + 0.40 GPU in the last minute, of all use; OWNER is the same without the grid's
+    own use. The next columns are the levels of the last five minutes, and the owner's part of each."""
     invocation = current()
     answer: Trends = invocation.ask(lambda n: GetTrends(id=n, window=TOP))
     _warn(answer)
@@ -109,11 +109,11 @@ def cluster_summary() -> None:
 @click.command(cls=Command)
 @click.argument("node", shell_complete=complete_nodes)
 def forecast(node: str) -> None:
-    """Show how likely a node stays idle for half an hour, two and four hours more.
+    """Show how likely a node stays idle for another half hour, two and four hours.
 
-    Each node learns it from its own past: how often it stayed so when it had been idle for about as long, and a
-    regression where that was better. The grid says how often forecasts like these came true; those that did not are
-    not used."""
+    The forecast is learned from the node's own past: how often it stayed idle when it had been idle for about as long,
+    or a regression if that was better. The output says how often such forecasts were right; the grid does not use those
+    that were not."""
     invocation = current()
     answer: NodeForecast = invocation.ask(lambda n: GetForecast(id=n, node=node))
     content = {

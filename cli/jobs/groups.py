@@ -21,11 +21,11 @@ def many_options(command: F) -> F:
         (
             option("--array", metavar="RANGE", help="Run it once for each index: 0-99, 1-10:2, 1,3,7; %8: 8 at once."),
             option("--nodes", "gang", type=int, metavar="N", help="Run it on N nodes at once, all or none."),
-            option("--max-fails", type=int, metavar="N", help="End the rest of an array once more have failed."),
+            option("--max-fails", type=int, metavar="N", help="End the rest of an array after more failures than N."),
             option("--after", multiple=True, metavar="JOB", help="Not before this job has started; repeatable."),
             option("--after-ok", multiple=True, metavar="JOB", help="Not before this job has exited with 0."),
             option("--after-any", multiple=True, metavar="JOB", help="Not before this job has ended."),
-            option("--begin", metavar="TIME", help="Not before: +30m, 22:15 or 2030-01-31T22:15."),
+            option("--begin", metavar="TIME", help="Start at the earliest at: +30m, 22:15 or 2030-01-31T22:15."),
         )
     ):
         command = add(command)

@@ -29,10 +29,10 @@ def hold() -> None:
 
 @hold.command()
 @click.option("-t", "-r", "--type", "--resource-type", "kind", metavar="TYPE", help="cpu, memory (GB) or gpu.")
-@click.option("-a", "--amount", metavar="N", help="How much of it (1): cores, GB or GPUs.")
-@click.option("--cpus", metavar="N", help="Cores (1, if nothing else says).")
+@click.option("-a", "--amount", metavar="N", help="Amount (1): cores, GB or GPUs.")
+@click.option("--cpus", metavar="N", help="Number of cores (1).")
 @click.option("--mem", metavar="SIZE", help="Memory, such as 4G or 512M.")
-@click.option("--gpus", metavar="N", help="GPUs; below 1 a part of one.")
+@click.option("--gpus", metavar="N", help="Number of GPUs; below 1: a fraction of one.")
 @click.option("--time", "duration", default="1h", metavar="TIME", help="For how long: seconds, or 30m, 2h (1h).")
 @click.option("--name", default="", metavar="NAME", help="A name for it, to use with --in.")
 @click.option("--priority", default="medium", metavar="WORD", help="low, medium (normal), high or urgent (critical).")
@@ -44,8 +44,8 @@ def hold() -> None:
 def request(patient: bool, duration: str, name: str, priority: str, nodes: tuple[str, ...], **options: Any) -> None:
     """Keep cores, memory and GPUs of one node for your jobs.
 
-    Prints its id once it is held. Jobs take what they need of it with `grid run-shared --in HOLD`; nobody else gets
-    it until it expires or is released. It counts against your share and quotas, used or not.
+    Prints the id of the hold when it has the resources. Jobs use them with `grid run-shared --in HOLD`; nobody else
+    gets them until the hold expires or is released. A hold counts against your share and quotas, used or not.
     """
     from distributed_grid.cli.boosts.borrowing import Borrowing
     from distributed_grid.coordinator.client.submission import describe_hold
@@ -122,7 +122,7 @@ def _json(view: JobView) -> dict[str, Any]:
 def release(hold_id: str) -> None:
     """Give a hold back before it expires. HOLD is an id, the beginning of one, its name or `last`.
 
-    Jobs that run in it go on, as any others; those that wait for room in it end.
+    Jobs that run in it continue as ordinary jobs; those that wait for room in it are ended.
     """
     invocation = current()
     found = invocation.show(hold_id, "hold", "grid hold list")

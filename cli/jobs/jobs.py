@@ -190,26 +190,26 @@ TIMED_OUT = 124
 
 
 @click.command(cls=Command)
-@option("-a", "--all", "ended", is_flag=True, help="Also those that have ended.")
-@option("--members", is_flag=True, help="Each job of an array in a line of its own.")
+@option("-a", "--all", "ended", is_flag=True, help="Also list ended jobs.")
+@option("--members", is_flag=True, help="List each job of an array on a line of its own.")
 @option(
     "--state",
     "states",
     multiple=True,
     metavar="STATE",
-    help="Only those in this state, or `failed`: ended, and not with 0 or by cancel; repeatable.",
+    help="Only those in this state; `failed`: ended, except with 0 or by cancel; repeatable.",
 )
 @option("--user", type=not_empty, metavar="USER", help="Only this user's.")
 @option("--mine", is_flag=True, help="Only yours.")
 @option("--limit", type=click.IntRange(1, 100_000), default=200, help="Maximum number (200).")
-@option("--wasteful", is_flag=True, help="Those that asked for much more than they used, the worst first.")
+@option("--wasteful", is_flag=True, help="Only those that requested much more than they used, the worst first.")
 def jobs(
     ended: bool, members: bool, states: tuple[str, ...], user: str | None, mine: bool, limit: int, wasteful: bool
 ) -> None:
     """List jobs.
 
-    Newest first; those that have ended with --all. An array is one line, with how many of it are in which state.
-    With --wasteful: who asked for too much, of the 10,000 jobs that run or ended last, and what would have been
+    Newest first; ended ones only with --all. An array is one line, with the number of its members in each state.
+    --wasteful shows which of the 10,000 jobs that run or ended last requested too much, and what would have been
     enough.
     """
     invocation = current()
@@ -259,7 +259,7 @@ def _state(text: str) -> State:
 @click.command(cls=Command)
 @option("--force", is_flag=True, help="SIGKILL at once.")
 @option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL (each job's own).")
-@option("--reason", default="", metavar="TEXT", help="Kept with the job.")
+@option("--reason", default="", metavar="TEXT", help="Recorded with the job.")
 @option("--mine", is_flag=True, help="All jobs of yours, instead of JOB.")
 @option("--user", type=not_empty, metavar="USER", help="All jobs of this user, instead of JOB.")
 @option("--all", "every", is_flag=True, help="All jobs of all users, instead of JOB.")
@@ -278,7 +278,8 @@ def cancel(
     """Cancel jobs, running or waiting.
 
     JOB is an id, the beginning of one, a name, or `last`; an array as a whole, or some of it: ARRAY_7, ARRAY_3-7,9.
-    SIGTERM, then SIGKILL. Returns once it is sure to happen, to all of them or to none.
+    Jobs get SIGTERM, then SIGKILL. The command returns when the order is on the coordinator's disk, for all of the jobs
+    or for none.
     """
     if mine + bool(user) + every + bool(job) != 1 or (states and job):
         hint = "name jobs, or say whose with one of --mine, --user and --all (and --state)"
@@ -297,7 +298,7 @@ def cancel(
 @click.command(cls=Command)
 @click.argument("job", shell_complete=complete_jobs)
 def why(job: str) -> None:
-    """Explain why a job waits, or why it is where it is.
+    """Explain why a job waits, or why it runs where it does.
 
     JOB is an id, the beginning of one, a name, or `last`.
     """
@@ -314,7 +315,7 @@ def job() -> None:
 @job.command()
 @click.argument("job", nargs=-1, required=True, shell_complete=complete_jobs)
 def show(job: tuple[str, ...]) -> None:
-    """Show all that is known of jobs."""
+    """Show all details of jobs."""
     invocation = current()
     answer: Jobs = invocation.ask(lambda n: ShowJobs(id=n, jobs=job))
     if invocation.output in ("json", "jsonl"):
@@ -330,7 +331,7 @@ def show(job: tuple[str, ...]) -> None:
 @job.command()
 @click.argument("job", shell_complete=complete_jobs)
 def events(job: str) -> None:
-    """Show a job's story: every state it entered, when and why."""
+    """Show a job's history: every state it entered, when and why."""
     invocation = current()
     view = _one(invocation, job)
     match invocation.output:
@@ -347,7 +348,7 @@ def events(job: str) -> None:
 
 @job.command()
 @option("--timeout", metavar="TIME", help="Wait this long at most, then exit with 124.")
-@option("--progress", is_flag=True, help="Say meanwhile how many are done, run and wait.")
+@option("--progress", is_flag=True, help="Print meanwhile how many are done, run and wait.")
 @click.argument("job", nargs=-1, required=True, shell_complete=complete_jobs)
 def wait(job: tuple[str, ...], timeout: str | None, progress: bool) -> None:
     """Wait for jobs to end; the exit code is the job's own (of several: the highest)."""

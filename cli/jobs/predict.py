@@ -61,15 +61,15 @@ def parse_features(words: tuple[str, ...]) -> dict[str, float]:
 
 @click.command(cls=Command, context_settings={"allow_interspersed_args": False})
 @click.option("--feature", "features", multiple=True, metavar="NAME=N", help="As in run-shared; repeatable.")
-@click.option("--within", metavar="TIME", help="How likely it runs for at most so long, such as 30m.")
+@click.option("--within", metavar="TIME", help="Show how likely it runs at most this long, such as 30m.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_files)
 def predict(command: tuple[str, ...], features: tuple[str, ...], within: str | None) -> None:
-    """Show what a command will need, by what runs like it used.
+    """Predict what a command will need, from what runs like it used.
 
-    Runs are like it that differ in numbers, paths and hashes only. Tier `ml` is a line by a number of the command or
-    the size of what is shipped, `statistics` are order statistics; nothing is said before five runs are known. The
-    confidence is the share of the last 200 such answers that were enough. Memory is what 95 of 100 runs stay below;
-    cores are the most at once."""
+    Runs are like it if they differ only in numbers, paths and hashes. Tier `ml` is a straight line by a number of the
+    command or the size of what is shipped; tier `statistics` is order statistics. Nothing is predicted before five runs
+    are known. The confidence is the share of the last 200 predictions that were enough. Memory is enough for 95 of 100
+    runs; cores are the most used at once."""
     from distributed_grid.coordinator.client.submission import as_argv
     from distributed_grid.protocol.text import parse_duration
 

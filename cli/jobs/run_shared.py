@@ -59,30 +59,30 @@ class RunShared(Sectioned):
 
 @click.command(cls=RunShared, context_settings={"allow_interspersed_args": False})
 @option("-t", "-r", "--type", "--resource-type", "kind", metavar="TYPE", help="cpu, memory (GB) or gpu.")
-@option("-a", "--amount", metavar="N", help="How much of it (1): cores, GB or GPUs; parts such as 0.5 too.")
-@option("--cpus", metavar="N", help="Cores (1, if nothing else says).")
+@option("-a", "--amount", metavar="N", help="Amount (1): cores, GB or GPUs; fractions such as 0.5, too.")
+@option("--cpus", metavar="N", help="Number of cores (1).")
 @option("--mem", metavar="SIZE", help="Memory, such as 4G or 512M.")
-@option("--gpus", metavar="N", help="GPUs; below 1 a part of one.")
-@option("--auto", is_flag=True, help="Ask for what runs like it needed, where nothing is said.")
+@option("--gpus", metavar="N", help="Number of GPUs; below 1: a fraction of one.")
+@option("--auto", is_flag=True, help="Predict unset amounts from earlier runs like it.")
 @option(
-    "--feature", "features", multiple=True, metavar="NAME=N", help="A number that its needs may grow with; repeatable."
+    "--feature", "features", multiple=True, metavar="NAME=N", help="A number by which its needs may grow; repeatable."
 )
 @option("--priority", default="medium", metavar="WORD", help="low, medium (normal), high or urgent (critical).")
 @option(
     "-n", "--node", "nodes", multiple=True, metavar="NODE", shell_complete=complete_nodes, help="Preferred; repeatable."
 )
-@option("--in", "within", metavar="HOLD", help="On what this hold of yours holds: grid hold request.")
+@option("--in", "within", metavar="HOLD", help="Inside this hold of yours (see: grid hold request).")
 @placing
 @option("-d", "--detach", is_flag=True, help="Print the job's id and leave it running.")
 @option("--name", default="", metavar="NAME", help="A name for the job.")
-@option("-e", "--env", multiple=True, metavar="K=V", help="A variable for the job; K alone passes ours on.")
+@option("-e", "--env", multiple=True, metavar="K=V", help="A variable for the job; K alone: with its value here.")
 @option("--workdir", type=not_empty, metavar="PATH", help="Run in this directory of the node; ships nothing.")
 @option("--no-ship", is_flag=True, help="Do not send the current directory along.")
 @shipping_options
-@option("--no-stdin", is_flag=True, help="Do not read our standard input; the command's is empty.")
+@option("--no-stdin", is_flag=True, help="Do not read standard input; the command's is empty.")
 @option("--get", "globs", multiple=True, metavar="GLOB", help="Bring matching files back here; repeatable.")
 @get_options
-@option("--time", "time_limit", metavar="TIME", help="End it after this: seconds, 30m, 1h30m.")
+@option("--time", "time_limit", metavar="TIME", help="Time limit: seconds, 30m, 1h30m.")
 @option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL when it is ended (5).")
 @limit_options
 @option(
@@ -92,23 +92,32 @@ class RunShared(Sectioned):
     help="If its output is not read fast enough: it waits, or the middle of it is dropped (wait).",
 )
 @option("--immediate", is_flag=True, help="Do not wait: exit with 75 if it cannot start now.")
-@option("--revocable", is_flag=True, help="Also on cores that another job leaves unused, until it wants them.")
-@option("--keep-all", is_flag=True, help="Lend nobody the cores that it leaves unused.")
-@option("--finish-by", metavar="TIME", help="As --begin; told is how likely it is over by then. Nothing is refused.")
+@option(
+    "--revocable",
+    is_flag=True,
+    help="May run on cores that another job holds and does not use, until that job needs them.",
+)
+@option("--keep-all", is_flag=True, help="Do not lend its unused cores to revocable jobs.")
+@option("--finish-by", metavar="TIME", help="As --begin; shows how likely it ends by then, and refuses nothing.")
 @option("--retry-on", multiple=True, metavar="END", help="Run it again if lost, failed, preempted or oom.")
-@option("--retries", type=int, metavar="N", help="How often at most (1, with --retry-on).")
-@option("--no-requeue", is_flag=True, help="End it, rather than queue it again, if its place is taken back.")
+@option("--retries", type=int, metavar="N", help="Maximum number of retries (1, with --retry-on).")
+@option("--no-requeue", is_flag=True, help="If it is evicted, end it instead of queueing it again.")
 @many_options
-@option("--dry-run", is_flag=True, help="Only say where it would run; exit with 75 if nowhere now.")
-@option("--on-exit", type=click.Choice(["cancel", "keep"]), default="cancel", help="If we are ended (cancel).")
+@option("--dry-run", is_flag=True, help="Only show where it would run; exit with 75 if nowhere now.")
+@option(
+    "--on-exit",
+    type=click.Choice(["cancel", "keep"]),
+    default="cancel",
+    help="What happens to it if grid is ended (cancel).",
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_files)
 def run_shared(command: tuple[str, ...], **options: Any) -> None:
     """Run a command on borrowed resources of another node.
 
-    Its output, exit code and signals are the command's own: ^C interrupts it, twice ends it, three times leaves.
-    Options of ours come before COMMAND; what follows is the command's. The current directory is sent along. Standard
-    input is the command's if it is no terminal (as in a loop that reads a file: use --no-stdin there); else, and for
-    many jobs (--array, --nodes) or one left running (-d), it is empty.
+    Output and exit code are the command's own, and signals are passed to it: the first ^C interrupts it, the second
+    ends it, the third ends only grid. Options of grid come before COMMAND; all that follows belongs to the command. The
+    current directory is sent along. Standard input is passed to the command unless it is a terminal; in a loop that
+    reads a file use --no-stdin. With --array, --nodes and -d it is empty.
 
     Exit codes: the command's; 128+N for signal N; 124 time limit; 125 the grid failed; 126 not executable; 127 not
     found; 75 not placed.

@@ -272,8 +272,8 @@ def _empty(node: Any) -> bool:
 def submit(path: str, links: str | None, ship_secrets: bool) -> None:
     """Submit the jobs of a file, all or none, and print their ids.
 
-    FILE is YAML with a list `jobs` and a section `defaults`, or JSON Lines with a job a line. A job has a `command` and
-    whatever else the long options of run-shared say, with _ for -. Jobs that ship get the current directory.
+    FILE is YAML with a list `jobs` and a section `defaults`, or JSON Lines with a job a line. A job has a `command`,
+    and may have any long option of run-shared as a key, with _ for -. Jobs that ship get the current directory.
     """
     from distributed_grid.cli import formatting
 

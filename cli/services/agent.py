@@ -60,7 +60,7 @@ def _settings_options(command: Any) -> Any:
 @click.option("--insecure", is_flag=True, help="Connect to a coordinator that is not on this machine, without TLS.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", hidden=True)
 def run(insecure: bool, log_level: str, **options: Any) -> None:
-    """Run the agent in the foreground until SIGTERM. Jobs go on without it."""
+    """Run the agent in the foreground until SIGTERM. Jobs continue without it."""
     invocation = current()
     settings = _settings(invocation, options, log_level)
     _check_url(settings.coordinator, insecure)
@@ -78,7 +78,7 @@ def run(insecure: bool, log_level: str, **options: Any) -> None:
 def join(name: str | None, state_dir: str | None, invitation: str) -> None:
     """Make this machine a node of a grid, with a token from `grid token create` on the master.
 
-    With - instead of the invitation it is read from stdin, where nobody else can see it.
+    With - the invitation is read from stdin, where other users cannot see it.
     """
     from distributed_grid.cli.grid.access import read_invitation
     from distributed_grid.identity import enrollment
@@ -224,8 +224,8 @@ own_option = click.option("--user", "own", is_flag=True, help="A user service, i
 def install(own: bool, runs_as: str | None, invitation: str | None, insecure: bool, **options: Any) -> None:
     """Install the agent as a service of this machine, or change how it runs, and start it.
 
-    The options are those of `grid agent run` and are kept in the unit. Jobs that run go on. Run again with the same
-    options it changes nothing."""
+    The options are those of `grid agent run` and are kept in the unit. Running jobs continue. A second call with the
+    same options changes nothing."""
     invocation = current()
     invocation.failure = systemd.UNAVAILABLE
     systemd.require_systemd(own)

@@ -156,7 +156,9 @@ STOP_SECONDS = 30.0
 def jobs_option(command: Any) -> Any:
     """What is to become of the jobs, for commands that end the agent."""
     choice = click.Choice(["keep", "drain", "kill"])
-    late = click.option("--deadline", metavar="TIME", help="With drain: stop what still runs then, such as 30m.")
+    late = click.option(
+        "--deadline", metavar="TIME", help="With drain: stop jobs that still run after this time, such as 30m."
+    )
     what = click.option("--jobs", type=choice, help="Let them run on (keep), wait for them (drain), end them (kill).")
     return what(late(command))
 

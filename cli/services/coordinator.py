@@ -31,7 +31,7 @@ def coordinator() -> None:
 @click.option("--insecure", is_flag=True, help="Listen on an address that is not loopback, without TLS.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", hidden=True)
 def run(host: str | None, port: str | None, state_dir: str | None, insecure: bool, log_level: str) -> None:
-    """Run the coordinator in the foreground until SIGTERM. Agents and jobs go on without it."""
+    """Run the coordinator in the foreground until SIGTERM. Agents and jobs continue without it."""
     given = {"coordinator.host": host, "coordinator.port": port, "coordinator.state_dir": state_dir}
     invocation = current()
     from distributed_grid.coordinator.main import EX_CONFIG, CoordinatorSettings, main
@@ -48,8 +48,8 @@ def run(host: str | None, port: str | None, state_dir: str | None, insecure: boo
 def reload() -> None:
     """Have the coordinator read its configuration again.
 
-    What it says under resource_sharing and nodes is handed to the nodes at once; for all else the coordinator has to be
-    started again. A configuration with a mistake changes nothing."""
+    The sections resource_sharing and nodes take effect on the nodes at once; for all other sections the coordinator has
+    to be restarted. A configuration with an error changes nothing."""
     invocation = current()
     answer: Done = invocation.ask(lambda n: ReloadSettings(id=n))
     invocation.say(answer.text)

@@ -86,9 +86,9 @@ _SHOWN = {"host", "gpu_backend", "cgroup", "gang_ports", "run_as", "walls", "tru
 def support_dump(state_dir: str | None, agent_state_dir: str | None, file: str) -> None:
     """Collect diagnostics in one file, with secrets removed.
 
-    It contains versions, the configuration without its texts, the findings of `grid doctor`, the last log lines,
-    the check and size of the store, and kinds and ids of the latest events. It contains no keys, tokens, commands,
-    environments or output of jobs. Check it before you send it: it is text."""
+    It contains versions, the configuration without free text, the findings of `grid doctor`, the last log lines, the
+    check and size of the store, and kinds and ids of the latest events. It contains no keys, tokens, commands,
+    environments or output of jobs. Read it before you send it: all files are text."""
     invocation = current()
     target = Path(file or f"grid-support-{platform.node()}-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     if target.exists():
