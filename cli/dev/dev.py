@@ -33,6 +33,7 @@ START_SECONDS = 60.0
 OFFER_SECONDS = 15.0
 """That nodes which are up may take to offer all they have, until it is told what they do not."""
 JOBS_SECONDS = 8.0
+PID_FILES = ("supervisor.pid", "agent.pid", "coordinator.pid")
 LOG_LINES = 15
 
 
@@ -76,7 +77,8 @@ def up(directory: str | None, **wanted: int | None) -> None:
         plan.write()
         url = _start_coordinator(plan)
         started = _start_agents(plan, url)
-    _await_offers(invocation, plan, url, started)
+        watched = {state.name: process for state, process in processes.services(home).items()} | started
+    _await_offers(invocation, plan, url, watched)
     _tell(invocation, plan, url, list(started), time.monotonic() - began)
 
 
@@ -138,7 +140,7 @@ def _plan(home: Path, wanted: dict[str, int | None]) -> Plan:
     """What is to run: the plan of what is alive, else what is asked for, else what ran here before."""
     given = {name: value for name, value in wanted.items() if value is not None}
     before = Plan.read(home)
-    if before is not None and any(_living(home)):
+    if before is not None and _living(home):
         other = {name: value for name, value in given.items() if before.asked.get(name) != value}
         if other:
             flags = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in other.items())
@@ -155,18 +157,27 @@ def _plan(home: Path, wanted: dict[str, int | None]) -> Plan:
     return make_plan(home, given, real)
 
 
-def _living(home: Path) -> Iterator[processes.Process]:
-    for name in ("supervisor.pid", "agent.pid", "coordinator.pid"):
-        for path in sorted(home.glob(f"*/{name}")):
-            if (process := processes.read(path)) is not None:
-                yield process
+def _living(home: Path) -> set[processes.Process]:
+    """All services that run, or are about to: another `grid dev up` may have been interrupted."""
+    recorded = {one for name in PID_FILES for one in _recorded(home, name)}
+    return recorded | set(processes.services(home).values())
+
+
+def _recorded(home: Path, name: str) -> list[processes.Process]:
+    """The processes that run, of those which the pid files of this name tell of."""
+    found = (processes.read(path) for path in sorted(home.glob(f"*/{name}")))
+    return [process for process in found if process is not None]
 
 
 def _start_coordinator(plan: Plan) -> str:
     """The coordinator's address, once it listens: that of its socket."""
     state = plan.home / "coordinator"
     told = state / "coordinator.json"
-    if processes.read(state / "coordinator.pid") is None:
+    log = plan.home / "coordinator.log"
+    begin = log.stat().st_size if log.exists() else 0
+    if (coming := processes.services(plan.home).get(state)) is not None:
+        _await(told, coming, log, begin, "the coordinator")
+    elif processes.read(state / "coordinator.pid") is None:
         state.mkdir(mode=0o700, exist_ok=True)
         state.chmod(0o700)  # the socket in it is open to all who get there
         if "port" in plan.asked:
@@ -175,8 +186,6 @@ def _start_coordinator(plan: Plan) -> str:
         else:
             where = ["--host", NO_HOST]
         told.unlink(missing_ok=True)
-        log = plan.home / "coordinator.log"
-        begin = log.stat().st_size if log.exists() else 0
         child = processes.start(
             _grid("-c", plan.config, "coordinator", "run", *where, "--state-dir", str(state)),
             plan.environment({}),
@@ -214,9 +223,10 @@ def _not_started(what: str, log: Path, begin: int) -> GridError:
 def _start_agents(plan: Plan, url: str) -> dict[str, processes.Process]:
     """Start the agents that do not run; these, by name."""
     started = {}
+    coming = processes.services(plan.home)
     for agent in plan.agents:
         state = plan.home / agent.name
-        if processes.read(state / "agent.pid") is not None:
+        if state in coming or processes.read(state / "agent.pid") is not None:
             continue
         state.mkdir(mode=0o700, exist_ok=True)
         agent.write_gpus(state)
@@ -233,9 +243,9 @@ def _grid(*words: str) -> list[str]:
     return [sys.executable, "-m", "distributed_grid.cli.main", *words]
 
 
-def _await_offers(invocation: Invocation, plan: Plan, url: str, started: dict[str, processes.Process]) -> None:
+def _await_offers(invocation: Invocation, plan: Plan, url: str, watched: dict[str, processes.Process]) -> None:
     """Wait until every node is up and offers; one that is up and withholds is told, and what keeps the coordinator from
-    taking jobs; one that is not up is an error."""
+    taking jobs; one that is not up is an error, at once where its process has ended."""
 
     died: list[str] = []
     began = time.monotonic()
@@ -247,7 +257,7 @@ def _await_offers(invocation: Invocation, plan: Plan, url: str, started: dict[st
             if not missing:
                 break
             not_up = [name for name in missing if offers.get(name, "not up") == "not up"]
-            died = [name for name in not_up if name in started and not started[name].alive]
+            died = [name for name in not_up if name in watched and not watched[name].alive]
             if died or time.monotonic() > began + (START_SECONDS if not_up else OFFER_SECONDS):
                 break
             time.sleep(0.05)
@@ -310,21 +320,21 @@ def _tell(invocation: Invocation, plan: Plan, url: str, started: list[str], seco
 
 def _end(home: Path) -> int:
     """End all of it; how many services that were."""
-    living = list(_living(home))
-    coordinator = processes.read(home / "coordinator" / "coordinator.pid")
-    if coordinator is not None:
+    living = _living(home)
+    agents = processes.services(home)
+    coordinator = agents.pop(home / "coordinator", None)
+    recorded = processes.read(home / "coordinator" / "coordinator.pid")
+    if recorded is not None:
         _end_jobs(home)
     # Agents first: one that is left would start a new supervisor.
-    for path in sorted(home.glob("*/agent.pid")):
-        if (agent := processes.read(path)) is not None:
-            agent.end(5.0)
-    for path in sorted(home.glob("*/supervisor.pid")):
-        if (supervisor := processes.read(path)) is not None:
-            processes.end_tree(supervisor, 5.0)
+    for agent in {*_recorded(home, "agent.pid"), *agents.values()}:
+        agent.end(5.0)
+    for supervisor in [*_recorded(home, "supervisor.pid"), *processes.supervisors(home)]:
+        processes.end_tree(supervisor, 5.0)
     for stray in processes.jobs_under(home):
         stray.end(0.0)
-    if coordinator is not None:
-        coordinator.end(5.0)
+    for one in {recorded, coordinator} - {None}:
+        one.end(5.0)
     return len(living)
 
 

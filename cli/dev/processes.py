@@ -1,6 +1,7 @@
 """The processes of a dev grid: known by pid and start time, and signalled only through a pidfd, so never another
 process."""
 
+import itertools
 import json
 import os
 import select
@@ -68,6 +69,51 @@ def read(path: Path) -> Process | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return process if process.alive else None
+
+
+def services(home: Path) -> dict[Path, Process]:
+    """Our coordinators and agents that run on a directory below `home`, by that, from the moment when they exist: their
+    pid files they write only once they have loaded all they need."""
+    found: dict[Path, Process] = {}
+    for process, words in _ours():
+        if b"run" in words and b"--state-dir" in words[:-1]:
+            state = _below_home(home, words[words.index(b"--state-dir") + 1])
+            # One that it has forked has the same command line, and began later.
+            if state is not None and (state not in found or process.start < found[state].start):
+                found[state] = process
+    return found
+
+
+def supervisors(home: Path) -> list[Process]:
+    """Our supervisors on a directory below `home`, likewise; the oldest first."""
+    found = [
+        process
+        for process, words in _ours()
+        for program, state in itertools.pairwise(words)
+        if program.endswith(b"/supervisor/main.py") and _below_home(home, state) is not None
+    ]
+    return sorted(found, key=lambda process: process.start)
+
+
+def _below_home(home: Path, word: bytes) -> Path | None:
+    """The directory in `home` that a word names, however it was written."""
+    state = Path(os.fsdecode(word))
+    return home / state.name if os.path.realpath(state.parent) == os.path.realpath(home) else None
+
+
+def _ours() -> Iterator[tuple[Process, list[bytes]]]:
+    """The processes of this user, with their command lines."""
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")[:-1]
+            status = Path(f"/proc/{name}/status").read_text(errors="replace")  # its files may be root's
+        except OSError:
+            continue
+        began = _start_of(int(name))
+        if began is not None and int(status.partition("\nUid:")[2].split()[1]) == os.geteuid():
+            yield Process(int(name), began), words
 
 
 def start(argv: Sequence[str], environment: Mapping[str, str], directory: Path, log: Path) -> Process:

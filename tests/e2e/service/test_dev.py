@@ -275,6 +275,41 @@ def cores_are_dealt_out(dev: Dev) -> None:
     assert len(machine) < 2 or sorted(core for node in nodes for core in node["cores"]) == machine
 
 
+def test_two_that_come_up_at_once_start_one_grid(dev: Dev) -> None:
+    words = [*GRID, "-o", "quiet", "dev", "up", "--dir", str(dev.home), "--nodes", "2", "--cpu-percent-max", "100"]
+    dev.home.parent.mkdir(exist_ok=True)
+    both = [
+        subprocess.Popen(words, env=dev.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [one.communicate(timeout=100) for one in both]
+    assert said == [(f"{dev.url}\n", "")] * 2 and [one.returncode for one in both] == [0, 0]
+    assert dev.down().stderr.startswith("grid: ended 5 processes")
+
+
+@pytest.mark.parametrize("name", ["coordinator", "node1"])
+def test_what_an_interrupted_up_has_started_is_ended_although_it_has_no_pid_file_yet(dev: Dev, name: str) -> None:
+    words = [*GRID, "dev", "up", "--dir", str(dev.home), "--nodes", "1", "--cpu-percent-max", "100"]
+    begun = subprocess.Popen(words, env=dev.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def coming() -> dev_processes.Process | None:
+        for about in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                line, pid = about.read_bytes(), int(about.parent.name)
+                began = int((about.parent / "stat").read_text().rpartition(")")[2].split()[19])
+                if f"--state-dir\0{dev.home}/{name}\0".encode() in line:
+                    return dev_processes.Process(pid, began)
+        return None
+
+    service = until(coming, f"{name} is started")
+    service.send(signal.SIGSTOP)
+    begun.send_signal(signal.SIGINT)
+    assert begun.wait(60) == 130 and service.alive
+    ended = dev.down()
+    assert not service.alive, ended.stderr
+    assert not dev.processes()
+
+
 def test_a_node_that_ends_at_once_is_told_of_at_once_with_what_it_said(dev: Dev) -> None:
     (dev.home / "node2").mkdir(parents=True)
     (dev.home / "node2" / "agent.sock").mkdir()  # nobody can listen there
