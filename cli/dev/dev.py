@@ -322,9 +322,9 @@ def _end(home: Path) -> int:
     """End all of it; how many services that were."""
     living = _living(home)
     agents = processes.services(home)
-    coordinator = agents.pop(home / "coordinator", None)
-    recorded = processes.read(home / "coordinator" / "coordinator.pid")
-    if recorded is not None:
+    coordinators = {agents.pop(home / "coordinator", None)}
+    if (recorded := processes.read(home / "coordinator" / "coordinator.pid")) is not None:
+        coordinators.add(recorded)
         _end_jobs(home)
     # Agents first: one that is left would start a new supervisor.
     for agent in {*_recorded(home, "agent.pid"), *agents.values()}:
@@ -333,8 +333,9 @@ def _end(home: Path) -> int:
         processes.end_tree(supervisor, 5.0)
     for stray in processes.jobs_under(home):
         stray.end(0.0)
-    for one in {recorded, coordinator} - {None}:
-        one.end(5.0)
+    for coordinator in coordinators:
+        if coordinator is not None:
+            coordinator.end(5.0)
     return len(living)
 
 
