@@ -43,7 +43,8 @@ def update(state: GridState, fresh: dict[str, None]) -> None:
         _make_way(state, fresh)
     if state.chains.tails and state.chains.short and state.queue.lines:
         ranking.rank(state)
-        _serve(state)
+        if len(state.queue.standings) == 1 or any(tails[0] for tails in state.chains.tails.values()):
+            _serve(state)  # with several standings only what has no successor gets one
 
 
 def restore(state: GridState) -> None:
@@ -96,10 +97,11 @@ def _for_next(state: GridState, line: Line, passed: list[Line], firsts: list[Lin
     if line.count <= sum(map(len, tails)):
         return None  # the last ones go where room is first
     others = len(queue.standings) > 1 or line.standing.included > 1
-    typical = chains.typical(line.standing.user, line.request)
-    most = 1 if others else min(MOST, math.ceil(REACH / max(typical, REACH / MOST)))
+    most = 1 if others else _length(chains.typical(line.standing.user, line.request))
     names = [name for part in tails[:most] for name in part]
-    for one in firsts if names else ():  # as in a pass: where nothing becomes free, there is none
+    if not names:
+        return None
+    for one in firsts:  # as in a pass, where there is none unless something becomes free
         state.reservations = keep_for(state, state.reservations, one, queue.least, state.now)
     if passed:
         nodes = {allocation.node: allocation for name in names[:TRIED] if (allocation := state.allocations[name])}
@@ -113,6 +115,11 @@ def _for_next(state: GridState, line: Line, passed: list[Line], firsts: list[Lin
     before = state.allocations[name]
     back = state.balancing.left_by(job.id, state.now) == before.node
     return before if not back and rights.admits(state, job) else None
+
+
+def _length(typical: float) -> int:
+    """Maximum number of successors in a chain of jobs that run for so long."""
+    return min(MOST, math.ceil(REACH / max(typical, REACH / MOST)))
 
 
 def _is_wanted(state: GridState, passed: list[Line], allocation: Allocation) -> bool:

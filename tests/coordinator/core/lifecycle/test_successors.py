@@ -107,6 +107,11 @@ def test_short_jobs_get_successors_that_are_launched_at_once(busy: Grid) -> None
     assert busy.state("j5") is State.STARTING and busy.state("j7") is State.WAITING
 
 
+def test_where_one_line_waits_a_chain_is_as_long_as_before_when_its_first_job_has_ended(busy: Grid) -> None:
+    busy.end("j4.1")
+    assert busy.waiting() == {"j6.1": "j5.1", "j7.1": "j6.1"}
+
+
 def test_the_shorter_the_jobs_the_longer_the_chain_up_to_sixteen() -> None:
     grid = Grid()
     grid.submit(40)
