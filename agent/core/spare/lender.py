@@ -141,10 +141,10 @@ class Lender:
         limits, after, count = self.limits, self.limits.offer_after, len(self.facts.cores)
         self._cpu.see(thresholds.cpu_trouble(limits, sample, count), now, after)
         self._memory.see(thresholds.memory_trouble(limits, sample), now, after)
-        busy = {core: thresholds.core_trouble(limits, sample, core) for core in self._cores}
-        crowded = self._crowded(sample, [core for core, why in busy.items() if not why])
+        busy = thresholds.core_troubles(limits, sample, self._cores)
+        crowded = self._crowded(sample, [core for core in self._cores if core not in busy])
         for core, latch in self._cores.items():
-            latch.see(busy[core] or crowded.get(core, ""), now, after)
+            latch.see(busy.get(core) or crowded.get(core, ""), now, after)
         seen = {gpu.uuid: gpu for gpu in sample.gpus}
         for uuid, latch in self._gpus.items():
             latch.see(thresholds.gpu_trouble(limits, seen.get(uuid), self.lends(uuid)), now, after)
@@ -156,6 +156,8 @@ class Lender:
     def _crowded(self, sample: Sample, idle: Sequence[int]) -> dict[int, str]:
         """Which of these cores, idle each by itself, are too many together, and why: of the free ones those that were
         not lent before, and among equals the busiest."""
+        if max(sample.cores.values(), default=0) < thresholds.NOISE:
+            return {}
         held = sorted(self._held.cores | self._held.shared.keys())
         free = [core for core in idle if core not in self._held.cores and core not in self._held.shared]
         free.sort(key=lambda core: (bool(self._cores[core].why), sample.cores[core]))

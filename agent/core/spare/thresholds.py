@@ -193,14 +193,17 @@ def cpu_trouble(limits: Limits, sample: Sample, cores: int) -> str:
     return ""
 
 
-def core_trouble(limits: Limits, sample: Sample, core: int) -> str:
-    """Why this core is not lent. A core that was not measured does not count as idle."""
-    used = sample.cores.get(core)
-    if used is None:
-        return f"core {core} was not measured"
-    if limits.cpu_percent_max < OFF and used > limits.cpu_percent_max:
-        return f"core {core} {used} % > {limits.cpu_percent_max:g} % (cpu_percent_max)"
-    return ""
+def core_troubles(limits: Limits, sample: Sample, cores: Iterable[int]) -> dict[int, str]:
+    """Why cores are not lent, of those that are not. A core that was not measured does not count as idle."""
+    most = limits.cpu_percent_max if limits.cpu_percent_max < OFF else math.inf
+    found: dict[int, str] = {}
+    for core in cores:
+        used = sample.cores.get(core)
+        if used is None:
+            found[core] = f"core {core} was not measured"
+        elif used > most:
+            found[core] = f"core {core} {used} % > {limits.cpu_percent_max:g} % (cpu_percent_max)"
+    return found
 
 
 def crowded(limits: Limits, sample: Sample, held: Collection[int], free: Iterable[int]) -> dict[int, str]:

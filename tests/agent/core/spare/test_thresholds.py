@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from distributed_grid.agent.core.spare.lender import describe
-from distributed_grid.agent.core.spare.thresholds import Limits, lendable
+from distributed_grid.agent.core.spare.thresholds import Limits, core_troubles, lendable
 from distributed_grid.protocol.nodes import GpuProcess, GpuSample
 from distributed_grid.protocol.resources import GIB, MIB, MILLI, Resources
 from tests.agent.core.spare.scene import AT_ONCE, FACTS, gpu, gpus, sample, why
@@ -17,6 +17,14 @@ def test_memory_over_its_limit_or_under_its_least_is_withheld() -> None:
     under = describe(lax, FACTS, sample(memory=15 * GIB))
     assert (under.memory, why(under, "memory")) == (0, "memory 1G free < 2G (memory_min_gb)")
     assert describe(lax, FACTS, sample(memory=10 * GIB)).memory == 6 * GIB
+
+
+def test_a_core_is_withheld_that_others_use_or_that_was_not_measured() -> None:
+    measured, cores = msgspec.structs.replace(sample(), cores={0: 50, 1: 51, 2: 0}), range(4)
+    limits = msgspec.structs.replace(AT_ONCE, cpu_percent_max=50.0)
+    unknown = {3: "core 3 was not measured"}
+    assert core_troubles(limits, measured, cores) == {1: "core 1 51 % > 50 % (cpu_percent_max)"} | unknown
+    assert core_troubles(msgspec.structs.replace(limits, cpu_percent_max=100.0), measured, cores) == unknown
 
 
 @pytest.mark.parametrize(
