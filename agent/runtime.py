@@ -185,7 +185,7 @@ class Runtime:
         self._facts = msgspec.structs.replace(self._facts, limits=self.launcher.limits, nameless=nameless, ends=ends)
         self._own_facts = self._facts
         self.launcher.loss_changed, self.launcher.noted = self._loss_changed, self._noted
-        self.launcher.walls_changed, self.launcher.reported = self._openness_changed, self._hurry
+        self.launcher.walls_changed, self.launcher.reported = self._openness_changed, self._flush_now
         self._loss_changed(None)
         self._openness_changed()
         await self._meter.since(boot_clock(), gpus=True)
@@ -347,9 +347,9 @@ class Runtime:
         if self._session is not None:
             self._session.send(*messages)
 
-    def _hurry(self) -> None:
+    def _flush_now(self) -> None:
         if self._session is not None:
-            self._session.hurry()
+            self._session.flush_now()
 
     # --- settings -----------------------------------------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ class Session:
             self._flush_due = True
             self._loop.call_soon(self.flush)
 
-    def hurry(self) -> None:
+    def flush_now(self) -> None:
         """Write at once what this turn has queued: nothing more comes."""
         if self._flush_due:
             self.flush()

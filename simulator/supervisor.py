@@ -292,7 +292,7 @@ class Supervisor(Process):
                 self._launches.drop(key)
                 text = "the journal on the node cannot be written (is the disk full?)"
                 self._tell({"op": "exited", "id": key, "outcome": never_ran("disk-failed", text)})
-                self.allocations.gone(key)
+                self.allocations.launch_successor(key)
             return
         begun = []
         for key in may:

@@ -332,7 +332,7 @@ class Allocations:
         job.end(outcome)
         self._release(job)
         self._journaled.syncs.over.append(job)
-        job.followed = self.gone(job.id)
+        job.followed = self.launch_successor(job.id)
 
     def is_durable(self, key: str) -> bool:
         """Whether the intent of a launch that has not begun is durable already."""
@@ -345,14 +345,15 @@ class Allocations:
         self._ahead.pop(job.id, None)
         self._journaled.journal.append(*(job.go() if job.intent_durable else job.intent()))
 
-    def gone(self, key: str) -> int:
-        """It is over, or is not started: its successor is launched. How many there are: none, one, or more (2)."""
+    def launch_successor(self, key: str) -> int:
+        """Launch the successor of an allocation that is over or is not started. Returns how many successors there are:
+        none, one, or more (2)."""
         self._leases.drop(key)
-        heir = self._chains.leave(key)
-        if heir not in self.waiting:
+        successor = self._chains.leave(key)
+        if successor not in self.waiting:
             return 0
-        self._launches.add(heir, self.waiting.pop(heir))
-        return 1 if self._chains.is_tail(heir) else 2
+        self._launches.add(successor, self.waiting.pop(successor))
+        return 1 if self._chains.is_tail(successor) else 2
 
     def tell_durable(self) -> Released[Any]:
         """Report the ends and starts that have waited for the disk. Returns what is durable now, or was refused."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from distributed_grid.agent.cgroups.groups import Cgroups, SlotGroups, amounts_of
 from distributed_grid.agent.supervisor import procs
 from distributed_grid.agent.supervisor.job import NEVER, READER, Job
-from distributed_grid.agent.supervisor.procs import punch
+from distributed_grid.agent.supervisor.procs import punch_hole
 from distributed_grid.agent.supervisor.tree import Tree
 from distributed_grid.agent.walls.enclosure import NAMESPACE
 from distributed_grid.runtime import beneath
@@ -491,7 +491,7 @@ def _cut(stream: _Stream, end: int) -> None:
                 raise OSError(errno.ESTALE, "another file took its place")
             # The note first: a reader that saw the hole without it would take the zeros for output.
             beneath.replace_whole(folder, f"{name}.gap", b"%d %d\n" % (KEPT_FIRST, end))
-            punch(fd, KEPT_FIRST, end)
+            punch_hole(fd, KEPT_FIRST, end)
         finally:
             os.close(fd)
     finally:

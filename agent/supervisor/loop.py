@@ -461,7 +461,7 @@ class Supervisor:
             return
         released = self.allocations.tell_durable()
         if released.ends:
-            self.agent.hurry()  # they have waited for each other
+            self.agent.send_waiting()  # they have waited for each other
         if released.launches:
             self.agent.flush()
             self._start_all(released.launches)
@@ -476,7 +476,7 @@ class Supervisor:
             job.intent_durable = True
             job.end(never_ran("disk-failed", "the journal on the node cannot be written (is the disk full?)"))
             self.allocations.tell(job)
-            self.allocations.gone(job.id)
+            self.allocations.launch_successor(job.id)
 
     def _tell_nameless(self) -> None:
         if self.slots.nameless and not self._told_nameless:

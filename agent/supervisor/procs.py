@@ -35,7 +35,7 @@ class Stat(NamedTuple):
     status: int
 
 
-def punch(fd: int, start: int, end: int) -> None:
+def punch_hole(fd: int, start: int, end: int) -> None:
     """Free the disk blocks of [start, end); the file keeps its size and reads as zeros there."""
     if _libc.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, start, end - start) != 0:
         raise OSError(ctypes.get_errno(), "fallocate(PUNCH_HOLE)")
@@ -169,7 +169,7 @@ def set_session_niceness(pid: int, nice: int) -> None:
         os.close(fd)
 
 
-def everyone() -> Iterator[int]:
+def all_pids() -> Iterator[int]:
     """All pids. Costs milliseconds: only for the rare moments after a supervisor was killed."""
     return (int(name) for name in os.listdir("/proc") if name.isdecimal())
 

@@ -60,7 +60,7 @@ class Descendants:
         starts: dict[int, int] = {}
         groups: dict[int, int] = {}
         complete = True
-        for pid in _everyone():
+        for pid in _pids_by_age():
             seen = procs.stat(pid)
             if seen is None:
                 complete = False  # it may have been a member, whose child is also gone when the scan gets there
@@ -129,7 +129,7 @@ def end_in_rounds(
                 clean += 1
             killed |= _stop_and_kill(found, scan, deadline, alone)
             if is_member is not None and not clean:
-                killed |= _chase(is_member, alone)
+                killed |= _kill_newest(is_member, alone)
             pause()
             time.sleep(_PAUSE)  # a killed process exits on our processor, so only while we sleep
     return Verdict(clean >= _CLEAN, len(killed), rounds)
@@ -170,7 +170,7 @@ def _group_of(pid: int) -> int:
     return 0 if seen is None else seen.group
 
 
-def _chase(is_member: Callable[[int], bool | None], alone: bool) -> set[tuple[int, int]]:
+def _kill_newest(is_member: Callable[[int], bool | None], alone: bool) -> set[tuple[int, int]]:
     """Kill the newest processes of this machine that are members."""
     killed: set[tuple[int, int]] = set()
     until = time.monotonic() + _CHASE
@@ -222,7 +222,7 @@ def last_pid() -> int:
         return int(file.read().rsplit(None, 1)[1])
 
 
-def _everyone() -> Iterator[int]:
+def _pids_by_age() -> Iterator[int]:
     """All processes, the oldest pid first, as the kernel lists them."""
     with os.scandir("/proc") as entries:
         yield from (int(entry.name) for entry in entries if entry.name.isdecimal())

@@ -61,7 +61,7 @@ class AgentSocket:
             self._unsent += wire.encode(message) + b"\n"
             self.due = min(self.due, procs.now() + PATIENCE if patient else 0.0)
 
-    def hurry(self) -> None:
+    def send_waiting(self) -> None:
         """Send with the next flush also what may wait."""
         if self._unsent:
             self.due = 0.0

@@ -310,7 +310,7 @@ class Tree:
         return place.uid, place.gid
 
     def _of_user(self, uid: int) -> list[int]:
-        return [pid for pid in procs.everyone() if accounts.uid_of_process(pid) == uid]
+        return [pid for pid in procs.all_pids() if accounts.uid_of_process(pid) == uid]
 
     def _marked(self, key: str, uid: int) -> list[int]:
         """The processes of this user that were started with the environment of this allocation: where its spawner and

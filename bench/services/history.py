@@ -52,7 +52,7 @@ async def measure(folder: Path) -> tuple[float, float]:
         began, all_began = time.thread_time(), time.process_time()
         for name in names:
             _, (message,) = decode("FromAgent", told)
-            history.take(name, "boot", message)
+            history.store(name, "boot", message)
         for _ in range(TURNS // 6):
             history.tick()
         loop += time.thread_time() - began

@@ -188,7 +188,7 @@ class Attached:
         match event:
             case JobUpdate(view):
                 self._update(view)
-            case Answer(number, content) if self._input is not None and self._input.take(
+            case Answer(number, content) if self._input is not None and self._input.receive(
                 number, content, time.monotonic()
             ):
                 pass
@@ -277,7 +277,7 @@ class Attached:
         return PART_BYTES
 
     def _output(self, number: int, answer: Output) -> None:
-        self._put(self.output.take(answer, time.monotonic()))
+        self._put(self.output.receive(answer, time.monotonic()))
 
     def _put(self, pieces: list[Piece]) -> None:
         self._tell_gaps(pieces)

@@ -48,7 +48,7 @@ def attach(job: str, on_exit: str, globs: tuple[str, ...], force: bool, executab
     check_globs(globs)
     grid = invocation.connect(AWAY_SECONDS)
     grid.session.patience = AWAY_SECONDS
-    job, group = _meant(grid, job, member)
+    job, group = _resolve(grid, job, member)
     if group is not None and group.kind is GroupKind.ARRAY and globs:
         raise BadValue(
             "--get cannot bring back the files of a whole array", hint=f"grid attach {group.id} --member N --get GLOB"
@@ -88,7 +88,7 @@ def logs(
     """
     invocation = current()
     grid = invocation.connect()
-    job, group = _meant(grid, job, member)
+    job, group = _resolve(grid, job, member)
     many = group is not None and group.kind is GroupKind.ARRAY
     if failed and not many:
         raise BadValue(f"--failed is for an array, and {job} is none", hint=f"grid logs {job}")
@@ -132,7 +132,7 @@ def _attached(invocation: Invocation, grid: "GridClient", job: str, group: Group
     return AttachedGang(invocation, grid, group.id, group.count, **how)
 
 
-def _meant(grid: "GridClient", ref: str, member: int | None) -> tuple[str, GroupView | None]:
+def _resolve(grid: "GridClient", ref: str, member: int | None) -> tuple[str, GroupView | None]:
     """The job that is meant, or the group. Raises BadValue for a member that is none."""
     from distributed_grid.cli.attach.gang import group_of
 

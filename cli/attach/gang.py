@@ -109,7 +109,7 @@ class AttachedMembers(Attached, ABC):
     def _output(self, number: int, answer: Output) -> None:
         for name, mate in self._member_outputs.items():
             if mate.output.awaits(number):
-                self._tell_gaps(pieces := mate.output.take(answer, time.monotonic()), name)
+                self._tell_gaps(pieces := mate.output.receive(answer, time.monotonic()), name)
                 mate.put(pieces)
                 return
         super()._output(number, answer)

@@ -128,14 +128,14 @@ def run_shared(command: tuple[str, ...], **options: Any) -> None:
     _check_globs(options)
     invocation.require_sharing()
     if options["dry_run"]:
-        submission = _foreseen(invocation, submission, options)
+        submission = _with_prediction(invocation, submission, options)
         _dry_run(invocation, submission, bool(options["array"]))
 
     grid = invocation.connect()
     if not (options["no_ship"] or options["workdir"]):
         bundle = ship(invocation, grid, options["links"], options["ship_secrets"])
         submission = replace(submission, spec=replace(submission.spec, bundle=bundle))
-    submission = _foreseen(invocation, submission, options)
+    submission = _with_prediction(invocation, submission, options)
     if options["detach"]:
         _detach(invocation, grid, submission)
         return
@@ -164,7 +164,7 @@ def run_shared(command: tuple[str, ...], **options: Any) -> None:
     sys.exit(code)
 
 
-def _foreseen(invocation: Invocation, submission: Submission, options: dict[str, Any]) -> Submission:
+def _with_prediction(invocation: Invocation, submission: Submission, options: dict[str, Any]) -> Submission:
     """The submission with the needs that are predicted, if that is wanted; and say how likely it ends in time."""
     if not options["auto"] and options["finish_by"] is None:
         return submission

@@ -103,10 +103,10 @@ def _data(url: str, trusts: str) -> Iterator[Finding]:
 def _skew(at: float, trip: float) -> Finding:
     """The coordinator read its clock some time within the round trip."""
     ahead = time.time() - trip / 2 - at
-    return _apart(ahead, trip / 2)
+    return _clock_finding(ahead, trip / 2)
 
 
-def _apart(ahead: float, doubt: float) -> Finding:
+def _clock_finding(ahead: float, doubt: float) -> Finding:
     way = "ahead of" if ahead > 0 else "behind"
     what = f"this clock is {abs(ahead):.3f} s {way} the coordinator's (give or take {doubt:.3f} s)"
     if abs(ahead) - doubt < APART:
@@ -137,7 +137,7 @@ def _grid(connection: GridClient, status: Status, node: str, config: "ClusterCon
         yield Finding("nodes", Level.WARNING, "no node is known", "nothing can be lent", "grid token create; README")
     else:
         yield Finding("nodes", Level.OK, what)
-    yield from _strangers(config, [one.facts.name for one in nodes])
+    yield from _unknown_nodes(config, [one.facts.name for one in nodes])
     if other := sorted({one.facts.software for one in nodes} - {status.software}):
         names = ", ".join(one.facts.name for one in nodes if one.facts.software != status.software)
         why = f"{names}: {', '.join(other)}; the coordinator has {status.software}"
@@ -157,7 +157,7 @@ def _grid(connection: GridClient, status: Status, node: str, config: "ClusterCon
         yield Finding("this node lends", Level.OK, f"{mine.offered} now; not all, since {why}")
 
 
-def _strangers(config: "ClusterConfig", known: list[str]) -> Iterator[Finding]:
+def _unknown_nodes(config: "ClusterConfig", known: list[str]) -> Iterator[Finding]:
     """The nodes of the configuration that the grid does not have: nothing that is set for them counts."""
     for name in [one.name for one in config.nodes if one.name not in known][:5]:
         where = config.origins.get(f"nodes.{name}.name", "the configuration")
@@ -202,7 +202,7 @@ def check_agent_connection(state_dir: Path) -> Iterator[Finding]:
         took = (time.monotonic() - began) * 1000
         yield Finding("agent's way", Level.OK, f"{url} answers in {took:.0f} ms, and takes this node's identity")
         if date := answer.headers.get("Date"):
-            yield _apart(time.time() - parsedate_to_datetime(date).timestamp() - 0.5, 0.5)
+            yield _clock_finding(time.time() - parsedate_to_datetime(date).timestamp() - 0.5, 0.5)
 
 
 _COLORS = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}

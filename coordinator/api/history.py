@@ -165,7 +165,7 @@ class LoanAnswers:
         kept, more = await self._history.lent(since, asked.node, whose, LINES)
         fresh = [
             one
-            for one in self._state.loans.untold(now)
+            for one in self._state.loans.unreported(now)
             if one.day >= since and asked.node in ("", one.node) and {*whose} <= {"", one.lender, one.borrower}
         ]
         return merged_loans([*kept, *fresh]), more

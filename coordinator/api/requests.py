@@ -196,7 +196,7 @@ class Requests:
             case messages.Submit():
                 no_boosts(message)
                 if any(one.request.immediate for one in message.jobs):
-                    await self._placing.fresh()
+                    await self._placing.refresh_now()
                 claimed = await self._submissions.claim(client.user, message)
                 self._submit(asked, client, visibility, message, claimed)
             case messages.RequestBoost() | messages.ExtendBoost() | messages.ListBoosts():
@@ -227,7 +227,7 @@ class Requests:
                 own = reach(client.role, type(message)) is Reach.LOANS
                 self._reply(client, await self._loans.answer(message, client.user if own else ""))
             case messages.AskWhy():
-                await self._placing.fresh()
+                await self._placing.refresh_now()
                 await self._why(client, visibility, message)
             case messages.GetReceipts():
                 job = self._lookup.resolve_one(visibility, message.job) if message.job else ""

@@ -323,7 +323,7 @@ class Server:
             """Take a heartbeat, by far the most frequent message, or buckets, the next one, as it arrives."""
             kind = type(message)
             if kind is messages.Buckets and self._agents.get(name) is agent and words.take(1, clock()) <= 0:
-                self._history.take(name, facts.boot_id, message)
+                self._history.store(name, facts.boot_id, message)
                 return True
             if kind is not messages.Heartbeat or self._agents.get(name) is not agent:
                 return False
@@ -351,7 +351,7 @@ class Server:
                     if type(message) is messages.Heartbeat:
                         self._driver.put(HeartbeatReceived(name, message.sample, message.at))
                     elif type(message) is messages.Buckets:
-                        self._history.take(name, facts.boot_id, message)
+                        self._history.store(name, facts.boot_id, message)
                     elif type(message) is messages.WantCertificate:
                         connection.send(self._access.renew(connection, message))
                     else:

@@ -209,9 +209,9 @@ class RequestLog:
     def _sync_soon(self) -> None:
         if self._syncing is None:
             with suppress(RuntimeError):  # without a loop it is synced when it is closed
-                self._syncing = asyncio.get_running_loop().call_later(SYNC_SECONDS, self._sync_apart)
+                self._syncing = asyncio.get_running_loop().call_later(SYNC_SECONDS, self._sync_in_thread)
 
-    def _sync_apart(self) -> None:
+    def _sync_in_thread(self) -> None:
         self._syncing = None
         if self._file >= 0:
             ours, at = os.dup(self._file), self._written

@@ -206,7 +206,7 @@ class GridClient(Connection):
                 pieces = []
                 for task in [one for one in asking if one.done()]:
                     asking.discard(task)
-                    pieces += output.take(task.result(), loop.time())
+                    pieces += output.receive(task.result(), loop.time())
                 if followed.view is not output.view:
                     pieces += output.update(followed.view)
         finally:
@@ -249,7 +249,7 @@ class GridClient(Connection):
                 waiting = [*asking, self._change(view.id)] + ([reading] if reading is not None else [])
                 await asyncio.wait(waiting, timeout=stdin.pause(now), return_when=asyncio.FIRST_COMPLETED)
                 for task in [one for one in asking if one.done()]:
-                    stdin.take(asking.pop(task), task.exception() or task.result(), loop.time())
+                    stdin.receive(asking.pop(task), task.exception() or task.result(), loop.time())
                 if reading is not None and reading.done():
                     try:
                         stdin.put(reading.result())

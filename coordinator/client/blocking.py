@@ -285,7 +285,7 @@ class GridClient:
                 pieces, view = [], followed.view
                 for number in self._there(asked):
                     asked.discard(number)
-                    pieces += output.take(self._answered(number), time.monotonic())
+                    pieces += output.receive(self._answered(number), time.monotonic())
                 if view is not output.view:
                     pieces += output.update(view)
         finally:
@@ -320,7 +320,7 @@ class GridClient:
                     raise followed.error
                 for number in self._there(asked):
                     asked.discard(number)
-                    stdin.take(number, self._answers.pop(number), time.monotonic())
+                    stdin.receive(number, self._answers.pop(number), time.monotonic())
             if failed is not None:
                 raise failed
         finally:

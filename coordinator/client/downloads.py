@@ -146,7 +146,7 @@ def _fetch(view: JobView, file: Download, folder: "Folder", rules: Rules) -> Ste
                 raw=file.entry.raw,
                 holes=True,
             )
-            writer.take((yield from _answer(wanted)))
+            writer.receive((yield from _answer(wanted)))
         writer.finish()
 
 
@@ -318,7 +318,7 @@ class Writer:
         """How many bytes to ask for next; 0: it is whole."""
         return min(PART_BYTES, self.file.entry.size - self.offset)
 
-    def take(self, answer: FileData) -> None:
+    def receive(self, answer: FileData) -> None:
         """Write the answer to a question for `wanted` bytes at `offset`. Raises BadAnswer, GridError."""
         path = shown(self.file.path)[:200]
         if answer.error:

@@ -134,7 +134,7 @@ class JobInput:
             found.append(PutInput(self._question, self._attempt, self._sent, until=self._until, wait=HOLD_SECONDS))
         return found
 
-    def take(self, number: int, answer: Any, now: float) -> bool:
+    def receive(self, number: int, answer: Any, now: float) -> bool:
         """Take an answer, or the error in place of one; False: it is not to a request of ours."""
         if not number or number not in (self._piece, self._question, self._cutting):
             return False

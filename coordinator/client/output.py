@@ -76,7 +76,7 @@ class Stream:
         self.offset, self.done = max(self.offset, self.size), True
         return Piece(self.name, tail[begin:])
 
-    def take(self, offset: int, data: bytes, now: float) -> Piece:
+    def receive(self, offset: int, data: bytes, now: float) -> Piece:
         """Take bytes that begin at `offset`."""
         gap = max(0, offset - self.offset)
         self.lost += gap
@@ -200,7 +200,7 @@ class JobOutput:
         """Whether the request with this number is one of ours, and not answered."""
         return any(one.asked == number for one in self.streams.values())
 
-    def take(self, answer: Output, now: float) -> list[Piece]:
+    def receive(self, answer: Output, now: float) -> list[Piece]:
         """Take an answer; one to another question is nothing."""
         stream = next((one for one in self.streams.values() if one.asked == answer.id), None)
         if stream is None:
@@ -213,7 +213,7 @@ class JobOutput:
             self._failed(stream, answer.error, now)
         else:
             stream.failures = 0
-            piece = stream.take(answer.offset, answer.data, now)
+            piece = stream.receive(answer.offset, answer.data, now)
             pieces += [piece] if piece.data or piece.gap else []
             stream.done = stream.done or answer.end or (self._until_now and not answer.data)
         return pieces + self._proceed()

@@ -102,7 +102,7 @@ def _scaling(
 ) -> None:
     from distributed_grid.coordinator.core.scaling import passes as scaling_passes  # only where there are pools
 
-    scaling_passes.take(state, event)
+    scaling_passes.handle(state, event)
 
 
 def _scaling_due(state: GridState, kind: str, name: str) -> None:
@@ -141,7 +141,7 @@ ON: dict[type, Callable[[GridState, Any], None]] = {
     LossFound: agents.loss_found,
     NodeDoubted: operator.doubted,
     RightsSet: rights.set_rights,
-    DemandReported: passes.take,
+    DemandReported: passes.run,
     ForecastsReported: agents.forecasts_reported,
     MemoryAdvised: attempts.advise_memory,
     RunTimesPredicted: reservations.take_predictions,

@@ -222,7 +222,7 @@ def outline(view: JobView) -> JobView:
     return _outline(
         view,
         _OF_JOBS,
-        outcome=_bare_outcome(view.outcome) if view.outcome is not None else None,
+        outcome=_redacted_outcome(view.outcome) if view.outcome is not None else None,
         story=tuple(Step(step.at, step.state) for step in view.story),
         suspended=Suspension(view.suspended.since, "") if view.suspended is not None else None,
         awaits_reader=Suspension(view.awaits_reader.since, "") if view.awaits_reader is not None else None,
@@ -246,21 +246,21 @@ def _outline(view: V, shown: tuple[str, ...], **bare: Any) -> V:
     """A view with the fields `shown` and the reduced ones in `bare`; all others are empty."""
     kept = {name: getattr(view, name) for name in shown}
     reason = Reason(view.reason.code) if view.reason is not None else None
-    spec, request = _bare_spec(view.spec), _bare_request(view.request)
+    spec, request = _redacted_spec(view.spec), _redacted_request(view.request)
     return type(view)(spec=spec, request=request, reason=reason, **kept, **bare)
 
 
-def _bare_spec(spec: JobSpec) -> JobSpec:
-    boost = _bare_boost(spec.boost) if spec.boost is not None else None
+def _redacted_spec(spec: JobSpec) -> JobSpec:
+    boost = _redacted_boost(spec.boost) if spec.boost is not None else None
     return JobSpec((), time_limit=spec.time_limit, grace=spec.grace, limits=spec.limits, boost=boost)
 
 
-def _bare_boost(boost: Boost) -> Boost:
+def _redacted_boost(boost: Boost) -> Boost:
     """What is lent to which target, without the address of its Ray."""
     return Boost(target=boost.target, address="", kind=boost.kind, amount=boost.amount, exclusive=boost.exclusive)
 
 
-def _bare_request(request: Request) -> Request:
+def _redacted_request(request: Request) -> Request:
     return Request(
         request.resources,
         request.priority,
@@ -274,7 +274,7 @@ def _bare_request(request: Request) -> Request:
     )
 
 
-def _bare_outcome(outcome: Outcome) -> Outcome:
+def _redacted_outcome(outcome: Outcome) -> Outcome:
     return Outcome(
         outcome.cause,
         outcome.code,

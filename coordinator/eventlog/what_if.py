@@ -170,7 +170,7 @@ class _Pair:
     def _reset(self) -> None:
         self.second = checkpoint.fork(self.first, self.policy)
 
-    def take(self, turn: Turn) -> str:
+    def decide(self, turn: Turn) -> str:
         """Hand a turn to both; the second ledger's error, if the first has none (empty: none)."""
         self._run_ahead(turn.now)
         events = [
@@ -252,7 +252,7 @@ def compare(path: Path, pairs: Sequence[str], until: float = float("inf"), job: 
     for one in follow(logs(path), until, compared.report):
         if isinstance(one, Start):
             pair.start(one)
-        elif refused := pair.take(one):
+        elif refused := pair.decide(one):
             compared.broken = refused
             break
     return compared

@@ -88,7 +88,7 @@ class History:
 
     # --- from agents --------------------------------------------------------------------------------------------------
 
-    def take(self, name: str, boot: str, message: Buckets) -> None:
+    def store(self, name: str, boot: str, message: Buckets) -> None:
         """Store the buckets of a node in this boot. Their place in grid time follows from the node's clock when the
         message was sent; that offset is kept until one of the clocks jumps by more than a bucket."""
         behind = (self.now() - message.at) / SECONDS
@@ -160,7 +160,7 @@ class History:
     async def _write(self, database: HistoryDatabase, found: list[_Due]) -> None:
         try:
             learned, self.learned = self.learned, {}
-            await self._apart(lambda: database.write([one.row for one in found], learned))
+            await self._in_thread(lambda: database.write([one.row for one in found], learned))
         except (sqlite3.Error, OSError) as error:
             self._refused(error)
             for one in found:  # the ring has it for an hour
@@ -177,7 +177,7 @@ class History:
     async def _lend(self, database: HistoryDatabase) -> None:
         found, self._lent = self._lent, {}
         try:
-            await self._apart(lambda: database.lend(found.values()))
+            await self._in_thread(lambda: database.lend(found.values()))
         except (sqlite3.Error, OSError) as error:
             self._refused(error)
             later, self._lent = self._lent, found
@@ -187,7 +187,7 @@ class History:
 
     async def _prune(self, database: HistoryDatabase, now: float) -> None:
         try:
-            await self._apart(lambda: database.prune(now))
+            await self._in_thread(lambda: database.prune(now))
         except (sqlite3.Error, OSError) as error:
             self._refused(error)
         finally:
@@ -205,7 +205,7 @@ class History:
             if node is not None and node.boot == one.boot and one.through >= 0:
                 self.kept(name, one.through)
 
-    async def _apart(self, work: Callable[[], T]) -> T:
+    async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def close(self) -> None:
@@ -217,11 +217,11 @@ class History:
         if self._database is not None:
             found, database = [one.row for one in self._waiting], self._database
             try:
-                await self._apart(lambda: database.write(found, self.learned))
-                await self._apart(lambda: database.lend(self._lent.values()))
+                await self._in_thread(lambda: database.write(found, self.learned))
+                await self._in_thread(lambda: database.lend(self._lent.values()))
             except (sqlite3.Error, OSError) as error:
                 self._refused(error)
-            await self._apart(database.close)
+            await self._in_thread(database.close)
         self._thread.shutdown(wait=True)
 
     # --- windows ------------------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ class History:
         if (database := self._database) is None:
             return None
         try:
-            return await self._apart(lambda: database.recall(name))
+            return await self._in_thread(lambda: database.recall(name))
         except (sqlite3.Error, OSError) as error:
             self._refused(error)
             return None
@@ -266,7 +266,7 @@ class History:
             if one.day >= since and node in ("", one.node) and {*users} <= {"", one.lender, one.borrower}
         ]
         try:
-            found, more = await self._apart(lambda: database.lent(since, node, users, limit))
+            found, more = await self._in_thread(lambda: database.lent(since, node, users, limit))
         except (sqlite3.Error, OSError) as error:
             self._refused(error)
             found, more = [], 0
@@ -277,7 +277,7 @@ class History:
         found = set(self._nodes)
         if (database := self._database) is not None:
             try:
-                found |= {*await self._apart(database.names)}
+                found |= {*await self._in_thread(database.names)}
             except (sqlite3.Error, OSError) as error:
                 self._refused(error)
         return sorted(found)
@@ -331,7 +331,7 @@ class History:
             return []
         database = self._database
         try:
-            return (await self._apart(lambda: database.read([name], step, first, behind))).get(name, [])
+            return (await self._in_thread(lambda: database.read([name], step, first, behind))).get(name, [])
         except (sqlite3.Error, OSError) as error:
             self._refused(error)
             return []
@@ -345,7 +345,7 @@ class History:
             time.sleep(time.thread_time() - began)
             return found
 
-        return await self._apart(slowly)
+        return await self._in_thread(slowly)
 
 
 def joined_loans(one: DayOfLoans | None, other: DayOfLoans) -> DayOfLoans:

@@ -183,7 +183,7 @@ class NeedsService:
                 await self._write()
             if now - pruned >= PRUNE_EVERY or self._unpruned > WAITING:
                 pruned, self._unpruned = now, 0
-                await self._apart(lambda db: db.prune(self._clock() - self._retention))
+                await self._in_thread(lambda db: db.prune(self._clock() - self._retention))
 
     async def _pause(self) -> None:
         """Leave the loop to others, and while there is nothing to do sleep until something is told, or lines are to be
@@ -324,7 +324,7 @@ class NeedsService:
 
     async def _refill(self) -> None:
         found: list[UsageRow] = []
-        await self._apart(lambda db: found.extend(db.newest(REFILL)))
+        await self._in_thread(lambda db: found.extend(db.newest(REFILL)))
         for number, row in enumerate(found):
             if number % AT_ONCE == 0:
                 await asyncio.sleep(PAUSE / 5)
@@ -341,10 +341,10 @@ class NeedsService:
         if self._rows:
             rows, self._rows = list(self._rows), deque(maxlen=WAITING)
             self._unpruned += len(rows)
-            if not await self._apart(lambda db: db.write(rows)):
+            if not await self._in_thread(lambda db: db.write(rows)):
                 self._rows.extendleft(reversed(rows[-(WAITING - len(self._rows)) :]))
 
-    async def _apart(self, work: Callable[[UsageDatabase], object]) -> bool:
+    async def _in_thread(self, work: Callable[[UsageDatabase], object]) -> bool:
         """Whether this was done with the database, in its thread."""
         if (database := self._database) is None:
             return True

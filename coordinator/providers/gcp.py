@@ -166,7 +166,7 @@ class GCPCloudProvider(CloudProviderBase):
                 "quotas": {one["metric"]: one["limit"] - one["usage"] for one in (region or {}).get("quotas", ())},
             }
         except (KeyError, TypeError, AttributeError) as error:
-            raise _rubbish(error) from None
+            raise _unreadable(error) from None
 
     # --- what they need -----------------------------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class GCPCloudProvider(CloudProviderBase):
                     return
                 path = f"/zones/{zone}/operations/{quote(str(operation['name']), safe='')}"
             except (KeyError, IndexError, TypeError, AttributeError) as error:
-                raise _rubbish(error) from None
+                raise _unreadable(error) from None
             if time.monotonic() > deadline:
                 raise ProviderRefused(Answer.LOST, f"Compute Engine has not created it within {WAIT:g} s")
             time.sleep(LOOK)
@@ -273,7 +273,7 @@ class GCPCloudProvider(CloudProviderBase):
                 if page.get("unreachables"):
                     raise ProviderRefused(Answer.LOST, f"Compute Engine does not list {page['unreachables'][0]}")
             except (KeyError, TypeError, AttributeError, ValueError) as error:
-                raise _rubbish(error) from None
+                raise _unreadable(error) from None
 
     def _is_ours(self, one: Any) -> bool:
         return bool((one.get("labels") or {}).get(LABEL) == self.grid)
@@ -337,7 +337,7 @@ class _Conflict(ProviderRefused):
     """There is an instance of this name."""
 
 
-def _rubbish(error: Exception) -> ProviderRefused:
+def _unreadable(error: Exception) -> ProviderRefused:
     return ProviderRefused(Answer.LOST, f"Compute Engine answers what cannot be used: {type(error).__name__}: {error}")
 
 

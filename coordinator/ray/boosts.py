@@ -367,7 +367,7 @@ class BoostService:
                 self._joining = asyncio.create_task(self._join(), name="boosts")
             running = [job for job in self._here() if job.state is State.RUNNING]
             if running and clock() >= next_check:
-                await self._miss(running)
+                await self._report_missing(running)
                 next_check = clock() + SELDOM
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
@@ -420,7 +420,7 @@ class BoostService:
             return None
         return {node.boost: node for node in map(ray_node, told["nodes"]) if node.boost}
 
-    async def _miss(self, running: list[Job]) -> None:
+    async def _report_missing(self, running: list[Job]) -> None:
         """Tell the ledger of running boosts that Ray shows no more."""
         known = {job.allocation: job.id for job in running}
         shown = await self._shown("nodes")

@@ -47,7 +47,7 @@ class RayReservations:
         self._refreshed = self._compared = -FRESH - COMPARED
         self._unsure = state.policy.by_ray or any(one.ray is not None for one in state.allocations.values())
         """Reservations may differ from the ledger: the coordinator or Ray was away for a while."""
-        self._regained: set[str] = set()
+        self._reserved_again: set[str] = set()
         """Allocations whose reservation is being made again."""
         self._trouble = self._warned = ""
 
@@ -108,7 +108,7 @@ class RayReservations:
         if self._bridge is not None and self._busy() and (self._refreshing is None or self._refreshing.done()):
             self._refreshing = asyncio.create_task(self._keep_fresh(), name="placing")
 
-    async def fresh(self) -> None:
+    async def refresh_now(self) -> None:
         """Make sure that the ledger has current figures of Ray, for a request that is placed now or never."""
         if self._bridge is not None and self._state.policy.by_ray and self._age(self._refreshed) > FRESH:
             await self._refresh()
@@ -170,16 +170,16 @@ class RayReservations:
             self._compared = asyncio.get_running_loop().time()
         self._unsure, self._warned = False, ""
         for name, one in held.items():
-            if not one.awaits_ray and there.get(name) != "CREATED" and one.id not in self._regained:
-                self._do(self._regain(one, name in there))
+            if not one.awaits_ray and there.get(name) != "CREATED" and one.id not in self._reserved_again:
+                self._do(self._reserve_again(one, name in there))
 
-    async def _regain(self, lost: Allocation, waits: bool) -> None:
+    async def _reserve_again(self, lost: Allocation, waits: bool) -> None:
         """Reserve again, on the node of Ray that is there now, what a launched allocation holds. If Ray has given it to
         others, that is tried again at the next look."""
         on = self._state.nodes[lost.node].ray
         if lost.ray is None or on is None:
             return
-        self._regained.add(lost.id)
+        self._reserved_again.add(lost.id)
         try:
             async with self._gate:
                 if waits:
@@ -191,7 +191,7 @@ class RayReservations:
         except NoRay as error:
             log.warning("ray does not reserve once more what a job holds", allocation=lost.id, why=_words(error))
         finally:
-            self._regained.discard(lost.id)
+            self._reserved_again.discard(lost.id)
 
     async def close(self) -> None:
         """Stop asking. Reservations stay, and are found again."""

@@ -451,10 +451,10 @@ class Store:
         """The ids of matching jobs or groups: see rows.find_jobs."""
         return find_jobs(self._reader.execute, ref, user, only, by_name)
 
-    def newest_names(self, user: str, limit: int = 200) -> list[str]:
+    def newest_names(self, user: str) -> list[str]:
         """Ids and names of a user's newest jobs, for suggestions."""
         rows = self._reader.execute(
-            "SELECT id, name FROM jobs WHERE user = ? ORDER BY submitted DESC LIMIT ?", (user, limit)
+            "SELECT id, name FROM jobs WHERE user = ? ORDER BY submitted DESC LIMIT 200", (user,)
         )
         return [text for row in rows for text in row if text]
 

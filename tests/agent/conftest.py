@@ -199,7 +199,7 @@ class Bench:
 
     def alive(self, *ids: str) -> list[int]:
         """All processes that these allocations have in the process table."""
-        return [pid for pid in procs.everyone() if allocation_of(pid) in ids and runs(pid)]
+        return [pid for pid in procs.all_pids() if allocation_of(pid) in ids and runs(pid)]
 
     async def close(self) -> None:
         """Leave nothing running, by pid."""

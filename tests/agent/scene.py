@@ -230,7 +230,7 @@ async def clean(state_dir: Path) -> None:
     if path.exists():
         _kill(int(json.loads(path.read_text())["pid"]))
     async with asyncio.timeout(60):
-        while left := [pid for pid in procs.everyone() if _works_in(state_dir, pid) and _alive(pid)]:
+        while left := [pid for pid in procs.all_pids() if _works_in(state_dir, pid) and _alive(pid)]:
             for pid in left:
                 _kill(pid)
             await asyncio.sleep(0.01)
@@ -273,7 +273,7 @@ async def node(coordinator: Coordinator, tmp_path: Path) -> AsyncIterator[Node]:
     await clean(one.dir)
 
 
-async def let_through(gate: Path) -> None:
+async def open_gate(gate: Path) -> None:
     """Let the job go on that reads from this FIFO. Never waits in a thread, which nobody could end."""
     async with asyncio.timeout(60):
         while True:

@@ -18,7 +18,7 @@ from distributed_grid.protocol.messages import (
 from distributed_grid.protocol.nodes import Offer
 from distributed_grid.protocol.placement import Walls
 from distributed_grid.protocol.resources import Grant
-from tests.agent.scene import LONG, PROGRAM, Coordinator, _alive, ended, launch, let_through, start
+from tests.agent.scene import LONG, PROGRAM, Coordinator, _alive, ended, launch, open_gate, start
 from tests.agent.scene import coordinator as coordinator
 from tests.agent.scene import home as home
 from tests.agent.scene import node as node
@@ -50,7 +50,7 @@ async def test_jobs_run_on_when_the_agent_is_killed_and_the_next_one_adopts_them
     assert len({one.instance for one in facts if one}) == 1
     await coordinator.say(launch("j2.1", grant=Grant(cores=(1,), virtual=True)), launch("j0.1", "sh", "-c", script))
     assert "held by j1.1" in (await coordinator.hears(Stale, "j2.1")).reason
-    await let_through(gate)
+    await open_gate(gate)
     outcome = (await coordinator.hears(Exited, "j0.1")).outcome
     assert (outcome.code, outcome.stdout_tail) == (6, b"begun\ndone\n")
     second.send_signal(signal.SIGTERM)

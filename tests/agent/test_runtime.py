@@ -43,7 +43,7 @@ from tests.agent.scene import (
     _kill,
     clean,
     launch,
-    let_through,
+    open_gate,
 )
 from tests.agent.scene import coordinator as coordinator
 from tests.agent.scene import node as node
@@ -128,7 +128,7 @@ async def test_what_ends_while_the_coordinator_is_away_is_told_when_it_is_back(
     await coordinator.say(launch("j0.1", "sh", "-c", f"read x < {gate}; exit 5"))
     await coordinator.hears(Started, "j0.1")
     await coordinator.leave()
-    await let_through(gate)
+    await open_gate(gate)
     await coordinator.until(lambda: not node.runtime.table.runs("j0.1"))
     assert not coordinator.all(Exited)
     await coordinator.listen()
@@ -211,7 +211,7 @@ async def test_while_no_supervisor_can_be_started_nothing_is_offered_and_jobs_ar
     await coordinator.until(lambda: bool(coordinator.all(Offer)[-1].resources))
     await coordinator.say(launch("j2.1"))
     assert (await coordinator.hears(Exited, "j2.1")).outcome.code == 0
-    await let_through(gate)
+    await open_gate(gate)
     assert (await coordinator.hears(Exited, "j0.1")).outcome.code == 6
 
 
@@ -232,7 +232,7 @@ async def test_the_folder_of_a_boost_that_ended_without_an_agent_is_removed_by_t
     await coordinator.hears(Started, key)
     assert raylet.folder(key).exists()
     await node.stop()
-    await let_through(gate)
+    await open_gate(gate)
     await coordinator.until(lambda: f'["exit","{key}"' in (node.dir / "journal").read_text())
     again = Node(node.dir, f"ws://127.0.0.1:{coordinator.port}")
     await coordinator.hears(Exited, key)
@@ -354,7 +354,7 @@ async def test_output_is_told_as_it_comes_to_many_who_wait(
     await coordinator.open_data()
     want = WantOutput(id=0, allocation="j0.1", stream="stdout", offset=0, size=100, wait=20)
     await coordinator.say_data(*[msgspec.structs.replace(want, id=number) for number in range(50)])
-    await let_through(gate)
+    await open_gate(gate)
     for number in range(50):
         answer = await coordinator.answers(number)
         assert isinstance(answer, Output) and answer.data == b"a\rb"

@@ -94,10 +94,10 @@ async def test_what_is_hurried_leaves_in_the_turn_that_queued_it_and_only_once(
     assert connection is not None
     monkeypatch.setattr(connection, "_write", written.append)
     connection.send(Stale(allocation="j0.1", reason="x"))
-    connection.hurry()
+    connection.flush_now()
     assert ["j0.1" in str(frame) for frame in written] == [True]
     await asyncio.sleep(0.01)
-    connection.hurry()
+    connection.flush_now()
     assert sum("j0.1" in str(frame) for frame in written) == 1
 
 

@@ -430,16 +430,16 @@ def move_whoever_runs(patch: Patch) -> None:
 
 
 def move_before_the_min_hold_is_over(patch: Patch) -> None:
-    hindrance = leaving.hindrance
+    obstacle = leaving.obstacle
 
     def hasty(one: Any, moved: Any, values: Any, now: float) -> str:
-        return hindrance(msgspec.structs.replace(one, protected=0.0), moved, values, now)
+        return obstacle(msgspec.structs.replace(one, protected=0.0), moved, values, now)
 
-    patch(leaving, "hindrance", hasty)
+    patch(leaving, "obstacle", hasty)
 
 
 def move_from_anywhere(patch: Patch) -> None:
-    patch(leaving, "hindrance", lambda one, moved, values, now: "" if one.target else "nowhere to go")
+    patch(leaving, "obstacle", lambda one, moved, values, now: "" if one.target else "nowhere to go")
 
 
 def forget_what_moves_have_lost(patch: Patch) -> None:

@@ -114,7 +114,7 @@ class Loans:
                 sums[number] += more
         loan.counted = max(loan.counted, now)
 
-    def untold(self, now: float) -> list[DayOfLoans]:
+    def unreported(self, now: float) -> list[DayOfLoans]:
         """The sums that were not reported as of now; a day, pair and node may be there several times."""
         found = [DayOfLoans(*place, *sums) for place, sums in sorted(self.days.items())]
         return [*found, *(one for loan in self.live.values() for one in _days_of(loan, now))]

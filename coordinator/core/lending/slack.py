@@ -44,7 +44,7 @@ def leave(state: GridData, allocation: Allocation) -> None:
         state.recalls[user] = f"{allocation.job}, whose cores it ran on, has ended"
 
 
-def told(state: GridData, allocation: Allocation, use: Use) -> None:
+def record_use(state: GridData, allocation: Allocation, use: Use) -> None:
     """Take in a node's report of what an allocation uses. It counts once the allocation was measured for long
     enough."""
     cores = max(0.0, use.usual)

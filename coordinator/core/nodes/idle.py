@@ -40,7 +40,7 @@ def usage_reported(state: GridState, node: Node, message: InUse) -> None:
                 continue
             before = job.used if job.used is not None and job.used.allocation == allocation.id else None
             job.used = (before or Used(allocation=allocation.id)).plus(use)
-            slack.told(state, allocation, use)
+            slack.record_use(state, allocation, use)
             _judge(state, job, allocation, use)
     if state.usual:
         revocable.news(state)

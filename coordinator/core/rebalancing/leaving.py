@@ -34,7 +34,7 @@ def leave(view: View, values: SharingPolicy, now: float, moves: list[Move]) -> N
         if len(moves) >= values.moves:
             break
         lost = one.work * one.ran
-        if lost <= left and not {one.source, one.target} & used and not hindrance(one, view.moved, values, now):
+        if lost <= left and not {one.source, one.target} & used and not obstacle(one, view.moved, values, now):
             moves.append(_move(one, values, now))
             used |= {one.source, one.target}
             left -= lost
@@ -69,7 +69,7 @@ def _power(base: float, exponent: float) -> float:
     return value
 
 
-def hindrance(one: Stay, moved: Mapping[str, Moved], values: SharingPolicy, now: float) -> str:
+def obstacle(one: Stay, moved: Mapping[str, Moved], values: SharingPolicy, now: float) -> str:
     """Why a job must stay; empty: it may move."""
     if not one.target:
         return "no other node has room and is known to stay idle"

@@ -53,7 +53,7 @@ NO_RAY = RayLook(target="", address="", user="")
 """The demand if there is no Ray, or it could not be asked: nothing is lent, and jobs may still be moved."""
 
 
-def take(state: GridState, event: DemandReported) -> None:
+def run(state: GridState, event: DemandReported) -> None:
     """Run a pass: decide by Ray's demand and the state; under dynamic balancing, make the moves."""
     known, balancing, now = state.balancing, state.policy.balancing, state.now
     if event.look is None:

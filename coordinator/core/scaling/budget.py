@@ -139,7 +139,7 @@ class Budget:
         for count in range(TRIED_MOST):
             if isinstance(life := trial.allows(pool, shape, 0.0), Refused):
                 return count
-            trial.take(pool, shape, life)
+            trial.charge(pool, shape, life)
         return TRIED_MOST
 
     def allows(self, pool: Pool, shape: Shape, lasts: float) -> float | Refused:
@@ -186,7 +186,7 @@ class Budget:
             at, left = at + part, left - part
         return life
 
-    def take(self, pool: Pool, shape: Shape, life: float) -> None:
+    def charge(self, pool: Pool, shape: Shape, life: float) -> None:
         """Charge the creation of one such machine."""
         self._count_one(pool.name, shape.price)
         if self._by_day and shape.price is not None:

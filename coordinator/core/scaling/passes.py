@@ -27,7 +27,7 @@ INTERVAL_MOST = 30.0
 """Longest time between two passes while something is there (s)."""
 
 
-def take(
+def handle(
     state: GridState,
     event: ScalingConfigured | ScalingRequested | MachineAnswered | MachinesListed | MachineMismatched,
 ) -> None:

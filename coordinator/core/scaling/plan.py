@@ -244,7 +244,7 @@ class _Plan:
         self._serves[-1:] = [served] * (more + 1)
         self._starting[pool.name] += more
         for _ in range(more):
-            self._budget.take(pool, option.shape, life)
+            self._budget.charge(pool, option.shape, life)
         self._stock.repeat(last, keys, life - option.lost)
         return more + 1
 
@@ -337,7 +337,7 @@ class _Plan:
             why += "; its price is not known, so it counts against the number of machines alone"
         self._news.append(_New(option, zone, life, why))
         self._serves.append((0, ()))
-        self._budget.take(option.pool, option.shape, life)
+        self._budget.charge(option.pool, option.shape, life)
         self._starting[option.pool.name] += 1
         return _key(len(self._news) - 1)
 

@@ -14,7 +14,7 @@ import pytest
 from distributed_grid.agent.data import disk
 from distributed_grid.agent.data.disk import Disk
 from distributed_grid.protocol.messages import Exited, Offer, Stale, Started
-from tests.agent.scene import Coordinator, Node, clean, coordinator, ended, launch, let_through, start
+from tests.agent.scene import Coordinator, Node, clean, coordinator, ended, launch, open_gate, start
 
 __all__ = ["coordinator"]
 
@@ -93,7 +93,7 @@ async def test_a_full_disk_declines_jobs_keeps_what_runs_and_takes_jobs_again_wh
     assert (await withheld(coordinator)).startswith("disk full: No space left on device")
     await coordinator.say(launch("j1.1"))
     assert "disk full" in (await coordinator.hears(Stale, "j1.1")).reason
-    await let_through(gate)
+    await open_gate(gate)
     assert (await coordinator.hears(Exited, "j0.1")).outcome.code == 6
     others.unlink()
     await offered(coordinator)

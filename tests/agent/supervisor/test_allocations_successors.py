@@ -198,7 +198,7 @@ def test_where_an_intent_cannot_be_written_the_next_one_is_tried() -> None:
     scene = queued("b", "c")
     scene.end("a")
     scene.launches.drop("b")
-    scene.allocations.gone("b")
+    scene.allocations.launch_successor("b")
     assert [*scene.launches] == ["c"]
 
 

@@ -293,7 +293,7 @@ class Sampler:
         self.looks = 0
         self.seen: set[str] = set()
         self.together: list[tuple[str, str, int]] = []
-        self._before = {*procs.everyone()}
+        self._before = {*procs.all_pids()}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -309,7 +309,7 @@ class Sampler:
         while not self._over.is_set():
             self.looks += 1
             here: dict[int, list[tuple[str, int]]] = {}
-            for pid in {*procs.everyone()} - self._before:
+            for pid in {*procs.all_pids()} - self._before:
                 if (key := allocation_of(pid)) not in self.ids or not runs(pid):
                     continue
                 self.seen.add(key)

@@ -18,7 +18,7 @@ from distributed_grid.agent.walls import pipes
 from distributed_grid.protocol.jobs import Cause
 from distributed_grid.protocol.messages import InputTaken, PutInput, Stop
 from tests.agent.conftest import Bench, runs
-from tests.agent.scene import let_through
+from tests.agent.scene import open_gate
 
 
 class Sender:
@@ -93,7 +93,7 @@ async def test_a_job_that_opens_it_by_its_name_after_its_end_reads_all_of_it_too
     await bench.until(lambda: not pipe(bench, job).exists())
     if killed:
         await bench.kill_supervisor()
-    await let_through(gate)
+    await open_gate(gate)
     assert (await bench.ended(job)).code == 0
     assert bench.read(job) == b"all\n"
 

@@ -175,7 +175,7 @@ class Node:
     def started(self, key: str) -> int:
         """The pid of its spawner, when it has written something."""
         until(lambda: self.wrote(key), "it runs")
-        main = next(pid for pid in procs.everyone() if allocation_of(pid) == key)
+        main = next(pid for pid in procs.all_pids() if allocation_of(pid) == key)
         seen = procs.stat(main)
         assert seen is not None
         while allocation_of(seen.parent) == key:
@@ -338,7 +338,7 @@ def test_nothing_of_a_job_outlives_it_however_it_hides(node: Node) -> None:
     nap = str(1000 + os.getpid())  # by which it is known here: nobody else on this machine sleeps for so long
     hides = f"(setsid sh -c 'exec env -i sleep {nap} >/dev/null 2>&1 </dev/null' &) ; sleep 0.2"
     code, _ = node.run(f"{hides}; exit 7")
-    left = [pid for pid in procs.everyone() if f"sleep\0{nap}".encode() in read(f"/proc/{pid}/cmdline")]
+    left = [pid for pid in procs.all_pids() if f"sleep\0{nap}".encode() in read(f"/proc/{pid}/cmdline")]
     assert (code, left) == (7, [])
 
 
@@ -349,7 +349,7 @@ def test_a_fork_bomb_is_bounded_and_ended(node: Node) -> None:
     bomb = f"b() {{ b | b & }}; : {ours}; b; echo up; sleep 1000"
     code, _ = node.run(bomb, pids=40, limit=2.0)
     assert code in (-1, 2), "its time was up, or its shell could make no more"
-    assert [pid for pid in procs.everyone() if ours.encode() in read(f"/proc/{pid}/cmdline")] == []
+    assert [pid for pid in procs.all_pids() if ours.encode() in read(f"/proc/{pid}/cmdline")] == []
     assert node.run("echo next", pids=40) == (0, "next\n"), node.log()
 
 
@@ -414,7 +414,7 @@ def test_submitters_do_not_see_each_others_processes_or_files(node: Node) -> Non
     victim = node.launch("echo secret > mine; pwd; sleep 4; cat mine; exit 6", who="bob")
     until(lambda: node.wrote(victim), "it runs")
     folder = node.wrote(victim).split()[0]
-    main = next(pid for pid in procs.everyone() if allocation_of(pid) == victim)
+    main = next(pid for pid in procs.all_pids() if allocation_of(pid) == victim)
     for script in (f"kill -9 {main}", f"cat {folder}/mine", f"echo x > {folder}/mine", f"cat /proc/{main}/environ"):
         code, out = node.run(f"export GRID_ALLOCATION_ID={victim}; {script}")
         assert code and "secret" not in out, (script, out)
@@ -476,7 +476,7 @@ def test_the_next_supervisor_knows_the_exit_codes_of_what_ran_and_of_what_ended_
 
     def end() -> None:
         (folder / "go").touch()
-        until(lambda: not [pid for pid in procs.everyone() if allocation_of(pid) == ends], "it has ended")
+        until(lambda: not [pid for pid in procs.all_pids() if allocation_of(pid) == ends], "it has ended")
 
     node.replace(end)
     assert node.ended(ends)[0] == 7

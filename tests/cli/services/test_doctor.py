@@ -1,7 +1,7 @@
 """Findings for people, and how far two clocks may be apart; tests/e2e/service/test_doctor.py has real services."""
 
 from distributed_grid import __version__
-from distributed_grid.cli.services.doctor import APART, FAR_APART, _apart, _software, text_of
+from distributed_grid.cli.services.doctor import APART, FAR_APART, _clock_finding, _software, text_of
 from distributed_grid.protocol.messages import Status
 from distributed_grid.runtime.health import Finding, Level
 
@@ -16,9 +16,9 @@ def test_only_bad_findings_have_reason_and_remedy_and_are_counted() -> None:
 
 
 def test_clocks_are_judged_beyond_doubt() -> None:
-    assert _apart(APART + 0.5, 1.0).level is Level.OK
-    assert _apart(-APART - 1.5, 1.0).level is Level.WARNING and "behind" in _apart(-9.0, 0.0).what
-    assert _apart(FAR_APART + 1, 0.0).level is Level.ERROR
+    assert _clock_finding(APART + 0.5, 1.0).level is Level.OK
+    assert _clock_finding(-APART - 1.5, 1.0).level is Level.WARNING and "behind" in _clock_finding(-9.0, 0.0).what
+    assert _clock_finding(FAR_APART + 1, 0.0).level is Level.ERROR
 
 
 def test_another_release_at_the_coordinator_is_a_warning() -> None:

@@ -41,7 +41,7 @@ def bring(into: Path, path: str, content: bytes = b"new", glob: str = "", mode: 
         with folder.begin(file, Rules(**rules), NODE) as writer:
             while writer.wanted:
                 data = content[writer.offset : writer.offset + writer.wanted]
-                writer.take(FileData(id=1, data=data, end=writer.offset + len(data) == len(content)))
+                writer.receive(FileData(id=1, data=data, end=writer.offset + len(data) == len(content)))
             writer.finish()
 
 
@@ -177,7 +177,7 @@ def test_data_that_does_not_fit_the_list_is_an_error_and_leaves_nothing(tmp_path
     (file,) = listed(["a"], FileEntry("a", 3)).files
     with Folder(tmp_path) as folder, pytest.raises(BadAnswer, match=NODE):  # noqa: SIM117
         with folder.begin(file, Rules(time.time()), NODE) as writer:
-            writer.take(answer)
+            writer.receive(answer)
             writer.finish()
     assert names(tmp_path) == []
 
@@ -186,9 +186,9 @@ def test_a_hole_is_brought_as_one(tmp_path: Path) -> None:
     size = 10 << 30
     (file,) = listed(["a"], FileEntry("a", size)).files
     with Folder(tmp_path) as folder, folder.begin(file, Rules(time.time()), NODE) as writer:
-        writer.take(FileData(id=1, data=b"x"))
-        writer.take(FileData(id=1, hole=size - 2))
-        writer.take(FileData(id=1, data=b"y", end=True))
+        writer.receive(FileData(id=1, data=b"x"))
+        writer.receive(FileData(id=1, hole=size - 2))
+        writer.receive(FileData(id=1, data=b"y", end=True))
         assert not writer.wanted
         writer.finish()
     seen = (tmp_path / "a").stat()
@@ -204,7 +204,7 @@ def test_zeros_that_are_brought_take_no_room(tmp_path: Path) -> None:
 def test_a_hole_beyond_what_was_listed_brings_no_more_than_that(tmp_path: Path) -> None:
     (file,) = listed(["a"], FileEntry("a", 3)).files
     with Folder(tmp_path) as folder, folder.begin(file, Rules(time.time()), NODE) as writer:
-        writer.take(FileData(id=1, hole=1 << 60, end=True))
+        writer.receive(FileData(id=1, hole=1 << 60, end=True))
         writer.finish()
     assert (tmp_path / "a").read_bytes() == bytes(3)
 
@@ -213,7 +213,7 @@ def test_a_file_that_grows_on_the_node_is_brought_as_it_was_listed(tmp_path: Pat
     (file,) = listed(["log"], FileEntry("log", 3)).files
     with Folder(tmp_path) as folder, folder.begin(file, Rules(time.time()), NODE) as writer:
         assert writer.wanted == 3
-        writer.take(FileData(id=1, data=b"abc", end=False))
+        writer.receive(FileData(id=1, data=b"abc", end=False))
         assert writer.wanted == 0
         writer.finish()
     assert (tmp_path / "log").read_bytes() == b"abc"
@@ -224,7 +224,7 @@ def test_a_cut_transfer_leaves_the_old_file_whole(tmp_path: Path) -> None:
     (file,) = listed(["a"], FileEntry("a", 6)).files
     with Folder(tmp_path) as folder, pytest.raises(ConnectionError):  # noqa: SIM117
         with folder.begin(file, Rules(time.time() + 1), NODE) as writer:
-            writer.take(FileData(id=1, data=b"new"))
+            writer.receive(FileData(id=1, data=b"new"))
             raise ConnectionError
     assert (tmp_path / "a").read_text() == "old" and names(tmp_path) == ["a"]
 
@@ -317,7 +317,7 @@ def test_a_file_that_appears_during_the_transfer_stays(tmp_path: Path) -> None:
     (file,) = listed(["a"], FileEntry("a", 3)).files
     with Folder(tmp_path) as folder, pytest.raises(NotWritten):  # noqa: SIM117
         with folder.begin(file, Rules(time.time() - 1), NODE) as writer:
-            writer.take(FileData(id=1, data=b"new", end=True))
+            writer.receive(FileData(id=1, data=b"new", end=True))
             (tmp_path / "a").write_text("mine")
             writer.finish()
     assert (tmp_path / "a").read_text() == "mine"
@@ -400,7 +400,7 @@ def test_whatever_a_node_lists_only_what_was_asked_for_is_written_and_only_here(
             with Folder(here) as folder:
                 for file in found.files:
                     with contextlib.suppress(NotWritten), folder.begin(file, Rules(1.0, force), NODE) as writer:
-                        writer.take(FileData(id=1, data=b"new", end=True))
+                        writer.receive(FileData(id=1, data=b"new", end=True))
                         writer.finish()
         assert sorted(os.listdir(root)) == ["here", "outside"] and os.listdir(outside) == ["a"]
         assert (outside / "a").read_text() == "precious" and os.listdir(here / "dir") is not None

@@ -59,7 +59,7 @@ class Far:
     def answer(self, one: PutInput, now: float = 0.0) -> None:
         over = (self.ended and self.written == len(self.data)) or bool(self.cut)
         told = InputTaken(one.id, self.written, len(self.data), self.written + WINDOW, over)
-        assert self.stdin.take(one.id, told, now)
+        assert self.stdin.receive(one.id, told, now)
 
     def drain(self) -> None:
         """The job reads all that is here, which the sender is told."""
@@ -131,7 +131,7 @@ def test_an_agent_that_lost_what_was_not_in_the_pipe_gets_it_again(stdin: JobInp
     far.turn()
     far.data = far.data[:1]  # it was restarted
     assert far.held is not None
-    assert stdin.take(far.held.id, InputTaken(far.held.id, error="unavailable"), 5.0)
+    assert stdin.receive(far.held.id, InputTaken(far.held.id, error="unavailable"), 5.0)
     far.held = None
     assert far.turn(5.0) == []
     assert stdin.pause(5.0) == RETRY_SECONDS
@@ -186,7 +186,7 @@ def test_a_source_that_fails_ends_the_job_rather_than_its_input(stdin: JobInput,
 def test_who_leaves_says_what_becomes_of_it_also_where_the_node_could_not_answer(stdin: JobInput, far: Far) -> None:
     stdin.update(VIEW)
     (asked,) = stdin.messages(far.number, 0.0)
-    assert stdin.take(asked.id, InputTaken(asked.id, error="not yet"), 0.0)
+    assert stdin.receive(asked.id, InputTaken(asked.id, error="not yet"), 0.0)
     assert stdin.messages(far.number, RETRY_SECONDS / 2) == []
     assert stdin.leave() == "its standard input is empty"
     (said,) = stdin.messages(far.number, RETRY_SECONDS / 2)

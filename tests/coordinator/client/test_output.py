@@ -66,7 +66,7 @@ class Reading:
 
     def answered(self, question: WantOutput, now: float = 0.0, **answer: Any) -> None:
         fields = {"offset": question.offset} | answer
-        for piece in self.output.take(Output(id=question.id, **fields), now):
+        for piece in self.output.receive(Output(id=question.id, **fields), now):
             self.read += piece.data
             self.gaps += [piece.gap] if piece.gap else []
 
@@ -76,7 +76,7 @@ class Reading:
 
 def test_overlapping_pieces_are_taken_once_and_gaps_are_counted() -> None:
     stream = Stream("stdout")
-    pieces = [stream.take(*one, 0.0) for one in ((0, b"abcd"), (2, b"cdef"), (0, b"ab"), (10, b"klm"))]
+    pieces = [stream.receive(*one, 0.0) for one in ((0, b"abcd"), (2, b"cdef"), (0, b"ab"), (10, b"klm"))]
     assert [piece.gap for piece in pieces] == [0, 0, 0, 4]
     assert stream.ended(ended(stdout_size=20, stdout_tail=b"tail")) is None
     rest = stream.ended(ended(stdout_size=15, stdout_tail=b"lmno"))
@@ -86,9 +86,9 @@ def test_overlapping_pieces_are_taken_once_and_gaps_are_counted() -> None:
 
 def test_the_output_of_an_ended_job_ends_at_the_size_on_record_though_its_node_sends_on() -> None:
     stream = Stream("stdout")
-    read = stream.take(0, b"abc", 0.0).data
+    read = stream.receive(0, b"abc", 0.0).data
     assert stream.ended(ended(stdout_size=6, stdout_tail=b"f")) is None and not stream.done
-    read += stream.take(3, b"defghi" * 1000, 0.0).data
+    read += stream.receive(3, b"defghi" * 1000, 0.0).data
     assert read == b"abcdef" and stream.done and stream.offset == 6
 
 
@@ -204,7 +204,7 @@ def test_an_answer_to_another_question_is_nothing() -> None:
     reading.told(RUNNING)
     (question,) = reading.asks()
     assert reading.output.awaits(question.id) and not reading.output.awaits(question.id + 1)
-    assert reading.output.take(Output(id=question.id + 1, offset=0, data=b"x"), 0.0) == []
+    assert reading.output.receive(Output(id=question.id + 1, offset=0, data=b"x"), 0.0) == []
 
 
 def test_bytes_that_are_gone_make_the_output_incomplete() -> None:

@@ -31,7 +31,7 @@ def test_a_result_carries_the_last_bytes_of_each_stream() -> None:
         reader.add(piece)
     (question,) = reader.output.questions(lambda: 1, 0.0)
     assert (question.stream, question.offset) == ("stdout", 10)
-    for piece in reader.output.take(Output(id=1, offset=10, data=b"x" * KEPT_BYTES), 0.0):
+    for piece in reader.output.receive(Output(id=1, offset=10, data=b"x" * KEPT_BYTES), 0.0):
         reader.add(piece)
     result = reader.result()
     assert reader.output.over and (result.exit_code, result.success, result.stderr) == (3, False, "err")
@@ -42,6 +42,6 @@ def test_a_result_says_that_bytes_in_it_are_gone() -> None:
     reader = ResultReader(ended(stdout_size=13, stdout_tail=b"z"))
     reader.output.update(ended(stdout_size=13, stdout_tail=b"z"))
     (question,) = [one for one in reader.output.questions(iter(range(1, 9)).__next__, 0.0) if one.stream == "stdout"]
-    for piece in reader.output.take(Output(id=question.id, offset=10, data=b"xyz", gap=10), 0.0):
+    for piece in reader.output.receive(Output(id=question.id, offset=10, data=b"xyz", gap=10), 0.0):
         reader.add(piece)
     assert "10 bytes of stdout are gone" in reader.result().output_error

@@ -42,7 +42,7 @@ class Scene:
         for _ in range(count):
             self.clock.now += SECONDS
             (number,) = numbers(self.clock, 1)
-            self.history.take(node, boot, told(self.clock, bucket(number, foreign)))
+            self.history.store(node, boot, told(self.clock, bucket(number, foreign)))
 
     async def written(self) -> None:
         """Every node had its turn."""
@@ -79,7 +79,7 @@ async def test_a_cut_is_filled_by_the_node_itself(scene: Scene) -> None:
     scene.measure(2)
     scene.clock.now += 3000.0
     late = [bucket(number, 0.1) for number in numbers(scene.clock, 300)]
-    scene.history.take("lab1", "b1", told(scene.clock, *late))
+    scene.history.store("lab1", "b1", told(scene.clock, *late))
     assert await scene.window(3020) == [0.5] * 2 + [0.1] * 300
 
 
@@ -90,7 +90,7 @@ async def test_a_cut_of_an_hour_leaves_no_hole_in_memory_nor_in_the_database(sce
     await scene.written()
     scene.clock.now += 3570.0
     late = [bucket(number, 0.1) for number in numbers(scene.clock, 360)]
-    scene.history.take("lab1", "b1", told(scene.clock, *late))
+    scene.history.store("lab1", "b1", told(scene.clock, *late))
     assert await scene.window(3600) == [0.1] * 360
     scene.clock.now += 30.0
     await scene.written()
@@ -210,7 +210,7 @@ async def test_a_node_that_boots_anew_begins_where_the_grid_is(scene: Scene) -> 
     scene.measure(3, 0.25)
     booted = scene.clock.now
     scene.clock.now += 20.0
-    scene.history.take("lab1", "b2", told(scene.clock, bucket(0, 0.75), bucket(1, 0.75), booted=booted))
+    scene.history.store("lab1", "b2", told(scene.clock, bucket(0, 0.75), bucket(1, 0.75), booted=booted))
     assert await scene.window(50) == [0.25] * 3 + [0.75] * 2
 
 
@@ -219,7 +219,7 @@ async def test_a_clock_that_jumps_moves_what_comes_after_it_and_nothing_before(s
     scene.clock.now += 10.0
     booted = START - 700.0  # the node's clock is 300 s behind from now on
     (number,) = numbers(scene.clock, 1, booted)
-    scene.history.take("lab1", "b1", told(scene.clock, bucket(number, 0.75), booted=booted))
+    scene.history.store("lab1", "b1", told(scene.clock, bucket(number, 0.75), booted=booted))
     assert await scene.window(130) == [0.25] * 12 + [0.75]
 
 
@@ -259,7 +259,7 @@ async def test_an_unknown_node_has_no_values(scene: Scene) -> None:
 async def test_a_bucket_of_the_future_is_not_taken(scene: Scene) -> None:
     scene.measure(1)
     (number,) = numbers(scene.clock, 1)
-    scene.history.take("lab1", "b1", told(scene.clock, bucket(number + 500, 0.9)))
+    scene.history.store("lab1", "b1", told(scene.clock, bucket(number + 500, 0.9)))
     assert scene.history.newest("lab1") == (bucket(number), START + 10.0)
 
 
@@ -296,7 +296,7 @@ async def test_whatever_clocks_do_nothing_breaks_and_nothing_is_made_up(steps: l
         for _ in range(count if what == "measure" else 0):
             scene.clock.now += SECONDS
             made = told(scene.clock, *made_by_node(scene.clock, skew), booted=START - 100_000.0 - skew)
-            scene.history.take("lab1", f"b{boot}", made)
+            scene.history.store("lab1", f"b{boot}", made)
             measured += 1
         found = await scene.window(3600)
         assert len(found) == 360 and there(found).count(True) <= measured

@@ -36,7 +36,7 @@ class Scene:
         for minute in range(minutes):
             for _ in range(60 // SECONDS):
                 self.clock.now += SECONDS
-                self.history.take(node, "b", told(self.clock, bucket(numbers(self.clock, 1)[0], foreign, 0.0)))
+                self.history.store(node, "b", told(self.clock, bucket(numbers(self.clock, 1)[0], foreign, 0.0)))
             if minute % 5 == 4:
                 await self.written()
                 await self.watch.follow(node)
@@ -139,7 +139,7 @@ async def test_a_cut_is_waited_out_and_then_observed(scene: Scene) -> None:
     scene.clock.now += 1200.0
     await scene.watch.follow("lab1")
     late = [bucket(number, 0.1, 0.0) for number in numbers(scene.clock, 120)]
-    scene.history.take("lab1", "b", told(scene.clock, *late))
+    scene.history.store("lab1", "b", told(scene.clock, *late))
     await scene.watch.follow("lab1")
     found = scene.watch.forecast("lab1")
     assert found is not None and found.idle >= 45 * 60

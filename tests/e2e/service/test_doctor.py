@@ -143,7 +143,7 @@ def test_a_certificate_is_told_of_before_and_after_it_expired(grid: Grid, monkey
 def test_clocks_that_are_apart_are_told_of_but_not_for_what_may_be_the_network(
     ahead: float, doubt: float, level: Level
 ) -> None:
-    found = doctor._apart(ahead, doubt)
+    found = doctor._clock_finding(ahead, doubt)
     assert found.level is level and ("ahead of" if ahead > 0 else "behind") in found.what
 
 

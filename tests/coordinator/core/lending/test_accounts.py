@@ -172,7 +172,7 @@ def test_balances_are_saved_once_a_minute_and_known_after_a_restart_with_what_we
     before, after = ([astuple(one) for one in accounts.balances(of.state, 1000.0)] for of in (ledger, again))
     assert [one[0] for one in before] == [one[0] for one in after]
     assert [one[1:] for one in after] == [pytest.approx(one[1:]) for one in before]
-    (more,) = again.state.loans.untold(1000.0)
+    (more,) = again.state.loans.unreported(1000.0)
     assert (more.borrower, more.cpu) == ("cleo", 938.0), "since it was counted last, and not twice"
 
 

@@ -41,7 +41,7 @@ def test_a_loan_is_counted_once_by_day_in_what_was_held() -> None:
     loans, sharing = Loans(), Sharing()
     loans.begin("a", loan(at=DAY - 10.0), DAY - 10.0, sharing)
     loans.count(DAY - 5.0)
-    told = loans.untold(DAY + 20.0)
+    told = loans.unreported(DAY + 20.0)
     loans.end("a", DAY + 20.0, sharing)
     found = loans.take_days()
     assert found == (

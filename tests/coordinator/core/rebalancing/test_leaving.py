@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from distributed_grid.coordinator.core.rebalancing.leaving import (
-    hindrance,
     leave,
     loss_by_leaving,
     loss_by_staying,
+    obstacle,
     recalled,
 )
 from distributed_grid.coordinator.core.rebalancing.view import MARGIN, Moved, Stay, View
@@ -42,7 +42,7 @@ def moves(
 
 
 def why(one: Stay, **moved: Moved) -> str:
-    return hindrance(one, moved, VALUES, NOW)
+    return obstacle(one, moved, VALUES, NOW)
 
 
 def test_who_would_lose_more_by_staying_leaves_with_the_numbers_told() -> None:
