@@ -24,6 +24,7 @@ from hypothesis.internal.conjecture import providers
 from distributed_grid.runtime import beneath
 from tests.depth import DEEP, tries
 from tests.side_by_side import (  # noqa: F401 (hooks)
+    pytest_cmdline_main,
     pytest_collection,
     pytest_collection_finish,
     pytest_collection_modifyitems,
@@ -32,6 +33,7 @@ from tests.side_by_side import (  # noqa: F401 (hooks)
     pytest_unconfigure,
     pytest_xdist_auto_num_workers,
     pytest_xdist_make_scheduler,
+    pytest_xdist_setupnodes,
 )
 from tests.slurm import daemons
 from tests.systemd import booted

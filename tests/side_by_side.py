@@ -3,13 +3,12 @@ share the machine, stays together, what takes longest begins first, and a test t
 it to itself.
 
 Most tests wait for something more than they compute, so that five processes keep two cores busy: 95 % of both, but for
-the minute in which all is imported.
+the seconds in which the first one collects for all (forked_workers.py).
 """
 
 import contextlib
 import fcntl
 import gc
-import importlib
 import os
 import shutil
 import tempfile
@@ -19,6 +18,7 @@ from typing import IO, Any
 
 import pytest
 
+from tests import forked_workers
 from tests.depth import DEEP
 
 ALONE = "alone"
@@ -122,25 +122,8 @@ def turn(nodeid: str) -> int:
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """Import all test files beforehand, where all are to be run, each process beginning with another part of them. To
-    rewrite the assertions of them all takes most of a minute, and in a fresh checkout each process would do it: so each
-    finds on disk what the others have done. What cannot be imported is reported when it is collected."""
-    config, worker = session.config, getattr(session.config, "workerinput", None)
-    if worker is None:
-        return
-    gc.disable()  # till all is collected, since nearly all that is made meanwhile stays: it was an eighth of the time
-    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
-        return
-    files = sorted(Path(config.rootpath, "tests").rglob("test_*.py"))
-    for file in from_its_part(files, int(worker["workerid"].removeprefix("gw")), worker["workercount"]):
-        with contextlib.suppress(Exception, pytest.skip.Exception):
-            importlib.import_module(".".join(file.relative_to(config.rootpath).with_suffix("").parts))
-
-
-def from_its_part(files: Sequence[Path], number: int, count: int) -> list[Path]:
-    """All files in turn, from where the part of process `number` of so many begins."""
-    begin = len(files) * number // count
-    return [*files[begin:], *files[:begin]]
+    if hasattr(session.config, "workerinput"):
+        gc.disable()  # until all is collected, as nearly all that is made meanwhile stays: an eighth of the time
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -148,10 +131,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: turn(item.nodeid))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()  # what was collected stays to the end: nobody looks through it again and again for what may go
+    forked_workers.fork(session.config)
     gc.set_threshold(10_000, 20, 50)  # by default every 700 new objects, which takes 2 % of the CPU time
     gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
+    if not config.pluginmanager.hasplugin("_cov"):  # which measures all of a process
+        forked_workers.start(specs, Path(os.environ[ROOM], "workers"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> Iterator[None]:
+    try:
+        return (yield)
+    finally:
+        forked_workers.over()
 
 
 @pytest.hookimpl(optionalhook=True)

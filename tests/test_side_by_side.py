@@ -60,13 +60,6 @@ def test_those_that_are_alone_come_last() -> None:
     assert max(map(side_by_side.turn, others)) < side_by_side.turn("tests/agent/supervisor/test_rounds.py::test_a")
 
 
-def test_each_process_imports_all_files_and_begins_with_a_part_of_its_own() -> None:
-    files = [Path(f"test_{number:02}.py") for number in range(10)]
-    orders = [side_by_side.from_its_part(files, number, 4) for number in range(4)]
-    assert [files.index(order[0]) for order in orders] == [0, 2, 5, 7]
-    assert all(sorted(order) == files for order in orders)
-
-
 ROOT = Path(__file__).parents[1]
 
 
