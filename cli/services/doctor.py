@@ -33,6 +33,7 @@ from distributed_grid.runtime.health import CLOCK, Finding, Level, certificate, 
 if TYPE_CHECKING:
     from distributed_grid.config.settings import ClusterConfig
 
+NO_NODES = "grid agent run, on each machine that lends; where the grid gives invitations, with one (grid token create)"
 SLOW = 0.25
 """Seconds of a round trip above which it is warned of: followed output and ^C are felt to lag."""
 APART, FAR_APART = 2.0, 60.0
@@ -134,7 +135,7 @@ def _grid(connection: GridClient, status: Status, node: str, config: "ClusterCon
         names = ", ".join(f"{one.facts.name} ({one.state})" for one in away[:5]) + (", …" if len(away) > 5 else "")
         yield Finding("nodes", Level.WARNING, what, f"not up: {names}", "grid doctor, on such a node")
     elif not nodes:
-        yield Finding("nodes", Level.WARNING, "no node is known", "nothing can be lent", "grid token create; README")
+        yield Finding("nodes", Level.WARNING, "no node is known", "nothing can be lent", NO_NODES)
     else:
         yield Finding("nodes", Level.OK, what)
     yield from _unknown_nodes(config, [one.facts.name for one in nodes])
@@ -161,7 +162,7 @@ def _unknown_nodes(config: "ClusterConfig", known: list[str]) -> Iterator[Findin
     """The nodes of the configuration that the grid does not have: nothing that is set for them counts."""
     for name in [one.name for one in config.nodes if one.name not in known][:5]:
         where = config.origins.get(f"nodes.{name}.name", "the configuration")
-        hint = suggestion(name, known) or "leave the entry out, or give the name as in `grid nodes`"
+        hint = suggestion(name, known).strip() or "leave the entry out, or give the name as in `grid nodes`"
         what, why = f"the grid has no node {name}", f"{where} has settings for it, which count nowhere"
         yield Finding("nodes' settings", Level.WARNING, what, why, hint)
 

@@ -165,7 +165,8 @@ class CloudProviderManager(WithClient):
         known = {one.pool.provider for one in status.pools} | {one.provider for one in status.machines}
         if provider not in known:
             names = sorted(known | self._added.keys())
-            hint = suggestion(provider, names) or f"there are {', '.join(names)}" if names else POOLS.format(provider)
+            there = f"{suggestion(provider, names)}there are {', '.join(names)}"
+            hint = there if names else POOLS.format(provider)
             raise BadValue(f"no pool has a provider {provider!r}", "and none of that name was added", hint)
         return status
 
@@ -188,7 +189,7 @@ def _fitting(provider: str, pools: list[Pool], wanted: Resources, worker_type: s
     types = {shape.type for pool in pools for shape in pool.shapes if shape.type}
     if worker_type not in KINDS and worker_type not in types:
         names = [*KINDS, *sorted(types)]
-        hint = suggestion(worker_type, names) or f"there are {', '.join(names)}"
+        hint = f"{suggestion(worker_type, names)}there are {', '.join(names)}"
         raise BadValue(f"provider {provider} has no worker type {worker_type!r}", hint=hint)
     found = [
         (pool, shape)

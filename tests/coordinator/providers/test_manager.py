@@ -85,6 +85,25 @@ async def test_what_no_pool_can_create_is_said(tmp_path: Path, asked: dict[str, 
         assert not grid.ledger.state.scaling.machines
 
 
+@pytest.mark.parametrize(
+    ("asked", "hint"),
+    [
+        ({"provider": "awss"}, "did you mean aws? there are aws"),
+        ({"provider": "aws", "worker_type": "tpu"}, "did you mean gpu? there are cpu, gpu, c5, c5a, g4"),
+    ],
+)
+async def test_what_there_is_instead_is_said(tmp_path: Path, asked: dict[str, Any], hint: str) -> None:
+    async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
+        manager = CloudProviderManager(client)
+        with pytest.raises(BadValue) as refused:
+            await manager.create_worker("aws")
+        assert refused.value.hint.startswith("write a pool with `provider: aws`")
+        await pools(grid, manager, POOL)
+        with pytest.raises(BadValue) as refused:
+            await manager.create_worker(**asked)
+        assert refused.value.hint == hint
+
+
 async def test_an_added_provider_is_called_by_the_program_itself(tmp_path: Path) -> None:
     own = Own()
     async with coordinator(tmp_path) as grid, GridClient(grid.url) as client:
