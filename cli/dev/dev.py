@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shlex
 import stat
 import sys
 import time
@@ -112,9 +113,8 @@ def _locked(home: Path) -> Iterator[None]:
         _check_ours(home)
         lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise GridError(
-            f"the directory {home} cannot be written", why=error.strerror or str(error), hint="give another with --dir"
-        ) from None
+        why = "it is no directory" if isinstance(error, FileExistsError) else error.strerror or str(error)
+        raise GridError(f"the directory {home} cannot be written", why=why, hint="give another with --dir") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -304,8 +304,8 @@ def _tell(invocation: Invocation, plan: Plan, url: str, started: list[str], seco
         "try:",
     ]
     if found != url:
-        lines.append(f"  export GRID_COORDINATOR={url}")
-    where = f" --dir {plan.home}" if plan.home != _home(None) else ""
+        lines.append(f"  export GRID_COORDINATOR={shlex.quote(url)}")
+    where = f" --dir {shlex.quote(str(plan.home))}" if plan.home != _home(None) else ""
     lines += [
         "  grid run-shared -t cpu -a 1 --no-ship sh -c 'echo hello from $GRID_NODE'",
         "  grid shared-status",

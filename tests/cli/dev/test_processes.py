@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -70,8 +71,9 @@ def test_all_that_is_below_a_process_ends_with_it(tmp_path: Path) -> None:
 
 
 def test_jobs_of_a_dev_grid_are_found_by_their_environment(tmp_path: Path) -> None:
-    (tmp_path / "node1" / "allocs" / "j-1.1").mkdir(parents=True)
-    mine = processes.start(SLEEP, {**os.environ, "GRID_ALLOCATION_ID": "j-1.1"}, tmp_path, tmp_path / "log")
+    own = f"j-{uuid.uuid4().hex}.1"  # other tests on this machine have jobs, too
+    (tmp_path / "node1" / "allocs" / own).mkdir(parents=True)
+    mine = processes.start(SLEEP, {**os.environ, "GRID_ALLOCATION_ID": own}, tmp_path, tmp_path / "log")
     other = processes.start(SLEEP, {**os.environ, "GRID_ALLOCATION_ID": "j-2.1"}, tmp_path, tmp_path / "log")
     try:
         assert [one.pid for one in processes.jobs_under(tmp_path)] == [mine.pid]
