@@ -1,18 +1,27 @@
 """The entry point of `grid`. Nothing slow is imported here: `grid --help` answers in well under 150 ms."""
 
-import errno
-import gc
 import signal
-import sys
-import threading
-from io import TextIOWrapper
-from typing import Any, TextIO
+
+
+def _interrupts(before: object, now: object) -> bool:
+    """Have ^C handled so, if that is how it is handled now and this is the main thread; whether it is."""
+    if signal.getsignal(signal.SIGINT) is not before:
+        return False
+    try:
+        signal.signal(signal.SIGINT, now)  # type: ignore[arg-type]
+    except ValueError:  # another thread
+        return False
+    return True
+
 
 # A ^C while the rest is loaded, which is most of a short command, ends it as it ends any program: without a traceback.
-_LOADED_BY = signal.getsignal(signal.SIGINT)
-_QUIET = _LOADED_BY is signal.default_int_handler and threading.current_thread() is threading.main_thread()
-if _QUIET:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+_QUIET = _interrupts(signal.default_int_handler, signal.SIG_DFL)
+
+import errno  # noqa: E402
+import gc  # noqa: E402
+import sys  # noqa: E402
+from io import TextIOWrapper  # noqa: E402
+from typing import Any, TextIO  # noqa: E402
 
 COLLECT_AFTER = 50_000
 """New objects after which garbage is collected (700 by default): more than a short command makes."""
@@ -32,7 +41,7 @@ from distributed_grid.cli.lazy import Lazy, LazyGroup  # noqa: E402
 
 gc.set_threshold(*_COLLECTED_AFTER)
 if _QUIET:
-    signal.signal(signal.SIGINT, _LOADED_BY)
+    _interrupts(signal.SIG_DFL, signal.default_int_handler)
 
 USAGE = 2
 INTERNAL = 70
@@ -136,9 +145,14 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 class Grid(LazyGroup):
     """The top group: what goes wrong below becomes lines for people and an exit code."""
 
+    _quiet = False
+    """^C is left to the system while no command runs."""
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The whole program. A collection of garbage finds little in a short command, and takes a tenth of its time: it
-        is made seldom, and what exists at the end is left out of the last ones, on the interpreter's way out."""
+        is made seldom, and what exists at the end is left out of the last ones, on the interpreter's way out. Before a
+        command begins and after its end there is nothing to tidy up, and ^C ends the process."""
+        self._quiet = _interrupts(signal.default_int_handler, signal.SIG_DFL)
         gc.set_threshold(COLLECT_AFTER)
         try:
             return super().__call__(*args, **kwargs)
@@ -174,6 +188,8 @@ class Grid(LazyGroup):
 
         ctx.obj = ctx.obj or Invocation()
         try:
+            if self._quiet:
+                _interrupts(signal.SIG_DFL, signal.default_int_handler)
             return super().invoke(ctx)
         except GridError as error:
             print_error("\n".join(error.lines()))
@@ -204,6 +220,9 @@ class Grid(LazyGroup):
             if ctx.obj.verbose:
                 _trace()
             ctx.exit(ctx.obj.failure if ctx.obj.failure != 1 else INTERNAL)
+        finally:
+            if self._quiet:
+                _interrupts(signal.default_int_handler, signal.SIG_DFL)
 
 
 NEAR = 0.7

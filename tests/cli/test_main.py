@@ -25,12 +25,42 @@ def test_the_version_is_one_line() -> None:
     assert run(code) == "grid 0.1.0\n"
 
 
-def test_an_interrupt_while_modules_are_loaded_ends_it_without_a_traceback(tmp_path: Path) -> None:
-    (tmp_path / "click.py").write_text("import sys; print('loading', flush=True); sys.stdin.read()")
-    words = [sys.executable, "-c", "from distributed_grid.cli.main import main; main()"]
-    pipe, env = subprocess.PIPE, os.environ | {"PYTHONPATH": str(tmp_path)}
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, env=env) as it:
-        assert it.stdout is not None and it.stdout.readline() == b"loading\n"
+AWAITED = """
+import sys
+
+def interrupted(*_):
+    print('here', flush=True)
+    sys.stdin.read()
+
+"""
+LOADING = """
+class Finder:
+    def find_spec(self, name, *_):
+        if name == '{}' and 'distributed_grid.cli.main' in sys.modules:
+            interrupted()
+
+sys.modules.pop('{}', None)
+sys.meta_path.insert(0, Finder())
+"""
+RUNS = "import distributed_grid.cli.main as it\nit.main(['nodes', '--help'])"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        LOADING.format("typing", "typing") + RUNS,
+        LOADING.format("click", "click") + RUNS,
+        RUNS.replace("\n", "\nit._open_standard_files = interrupted\n"),
+        "import atexit\natexit.register(interrupted)\n" + RUNS,
+    ],
+    ids=["first-modules", "modules", "before-the-command", "after-the-command"],
+)
+def test_an_interrupt_outside_a_command_ends_it_without_a_traceback(code: str) -> None:
+    words, pipe = [sys.executable, "-c", AWAITED + code], subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe) as it:
+        assert it.stdout is not None
+        while it.stdout.readline() not in (b"here\n", b""):
+            pass
         it.send_signal(signal.SIGINT)
         assert (it.wait(60), it.communicate()) == (-signal.SIGINT, (b"", b""))
 
