@@ -19,7 +19,8 @@ MAX_SLEEP = 3600.0
 ANSWER_SECONDS = 30.0
 PAUSE = 1.0
 BACK_OFF = 60.0
-"""Back-off after a failed renewal: one to two times as many seconds."""
+"""Back-off after a renewal that failed, or after which the next is due at once by a clock that is ahead: one to two
+times as many seconds."""
 
 log = get_logger("agent")
 
@@ -48,8 +49,12 @@ class Renewal:
                 await asyncio.sleep(min(left, MAX_SLEEP))
             elif (session := self._session()) is None:
                 await asyncio.sleep(PAUSE)
-            elif not await self._renewed(session):
-                await asyncio.sleep(BACK_OFF * random.uniform(1, 2))  # noqa: S311
+            else:
+                renewed = await self._renewed(session)
+                with contextlib.suppress(GridError):
+                    at = renewal_time(self._folder)
+                if not renewed or at <= time.time():
+                    await asyncio.sleep(BACK_OFF * random.uniform(1, 2))  # noqa: S311
 
     async def _renewed(self, session: Session) -> bool:
         """Try once."""

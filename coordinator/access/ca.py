@@ -22,6 +22,7 @@ from distributed_grid.coordinator.access.identities import IDENTITIES, Identitie
 from distributed_grid.coordinator.store.errors import DiskTrouble, StoreRefused, failure
 from distributed_grid.identity.credentials import AUTHORITY
 from distributed_grid.identity.keys import (
+    EARLY,
     RENEW_AT,
     Validity,
     certificate_in,
@@ -39,9 +40,6 @@ from distributed_grid.protocol.identity import Identity, Role, parse_uri
 
 DAY = 86400.0
 AUTHORITY_DAYS = 3650
-EARLY = datetime.timedelta(minutes=5)
-"""Certificates are valid from this long before they are made (a tenth of their life at most): other machines' clocks
-may be behind."""
 
 
 class Presented(NamedTuple):
@@ -82,7 +80,7 @@ class Authority:
             .issuer_name(name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - EARLY)
+            .not_valid_before(now - datetime.timedelta(seconds=EARLY))
             .not_valid_after(now + datetime.timedelta(days=AUTHORITY_DAYS))
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(signs=True), critical=True)
@@ -136,7 +134,7 @@ class Authority:
             .issuer_name(self.certificate.subject)
             .public_key(public)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - min(EARLY, abs(validity) / 10))
+            .not_valid_before(now - min(datetime.timedelta(seconds=EARLY), abs(validity) / 10))
             .not_valid_after(min(now + validity, self.certificate.not_valid_after_utc))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs=False), critical=True)

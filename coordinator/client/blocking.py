@@ -537,15 +537,16 @@ class GridClient:
         self.user, self.role, self.grid = welcome.user or self.user, welcome.role, welcome.grid
         self.reached_at = welcome.reached_at
         if self._identity is not None and (welcome.renew or welcome.renew_in):
-            self._renew_at = time.time() + welcome.renew_in
+            self._renew_at = time.monotonic() + welcome.renew_in
 
     def _renew_if_due(self) -> None:
         """Have a new certificate when most of the life of ours is over; if that fails, it is tried again."""
-        if self._identity is None or time.time() < self._renew_at or not self.session.open:
+        if self._identity is None or time.monotonic() < self._renew_at or not self.session.open:
             return
-        self._renew_at = time.time() + RENEW_AGAIN
+        self._renew_at = time.monotonic() + RENEW_AGAIN
         with contextlib.suppress(GridError):
-            self._renew_at = self.do(requests.renew(self._identity)) or self._renew_at
+            if seconds := self.do(requests.renew(self._identity)):
+                self._renew_at = time.monotonic() + seconds
 
     def _hang_up(self) -> None:
         if self._socket is not None:

@@ -4,7 +4,6 @@ reconnects by itself and repeats requests that were not answered."""
 import asyncio
 import contextlib
 import random
-import time
 from collections.abc import AsyncGenerator, Iterable
 from functools import partial
 from pathlib import Path
@@ -38,8 +37,6 @@ from distributed_grid.runtime.local import NoSocket, dial, socket_path
 
 READ_BYTES = 1 << 18
 CLOSE_SECONDS = 1.0
-RENEWAL_CHECK = 3600.0
-"""Interval at which the clock is read while a renewal is awaited (s): it may be set, and the machine may sleep."""
 
 T = TypeVar("T")
 
@@ -283,14 +280,11 @@ class Connection:
 
     async def _keep_renewed(self, identity: Path, seconds: float) -> None:
         """Have a new certificate whenever most of the life of ours is over; if that fails, it is tried again."""
-        at = time.time() + seconds
         while True:
-            if (left := at - time.time()) > 0:
-                await asyncio.sleep(min(left, RENEWAL_CHECK))
-                continue
-            at = time.time() + RENEW_AGAIN * random.uniform(1, 2)  # noqa: S311
+            await asyncio.sleep(seconds)
+            seconds = RENEW_AGAIN * random.uniform(1, 2)  # noqa: S311
             with contextlib.suppress(GridError):  # nobody waits for it, and what is held goes on
-                at = await self.do(requests.renew(identity), disk=True) or at
+                seconds = await self.do(requests.renew(identity), disk=True) or seconds
 
     def _end_renewals(self) -> None:
         for task in self._tasks[1:]:

@@ -514,13 +514,13 @@ def receipts(job: str = "", node: str = "", limit: int = 100) -> "Steps[list[mes
 
 
 def renew(identity: Path) -> Steps[float]:
-    """Have a new certificate for the identity in this folder; when to do that next, in seconds since the epoch (0: none
-    was given)."""
-    from distributed_grid.identity.enrollment import RenewalRequest, renewal_time
+    """Have a new certificate for the identity in this folder; in how many seconds to do that next (0: none was
+    given)."""
+    from distributed_grid.identity.enrollment import RenewalRequest, renewal_after
 
     asked = RenewalRequest(identity)
     answer: messages.NewCertificate = yield messages.WantCertificate(id=0, request=asked.request)
     if not answer.certificate:
         return 0.0
     asked.keep(answer.certificate)
-    return renewal_time(identity)
+    return renewal_after(identity)

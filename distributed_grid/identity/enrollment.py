@@ -28,6 +28,7 @@ from distributed_grid.identity.credentials import (
     trusting_context,
 )
 from distributed_grid.identity.keys import (
+    EARLY,
     RENEW_AT,
     certificate_in,
     key_pem,
@@ -232,6 +233,14 @@ def renewal_time(folder: Path) -> float:
     """When the identity in this folder is to be renewed, in seconds since the epoch: at two thirds of its life, or a
     little before. Raises GridError."""
     return validity_of(certificate_in(folder)).at(RENEW_AT - random.uniform(0, SPREAD))  # noqa: S311
+
+
+def renewal_after(folder: Path) -> float:
+    """As renewal_time, for an identity that was given out just now: in so many seconds, whatever this machine's clock
+    says. Raises GridError."""
+    begin, end = validity_of(certificate_in(folder))
+    life = end - begin
+    return life * (RENEW_AT - random.uniform(0, SPREAD)) - min(EARLY, life / 10)  # noqa: S311
 
 
 def has_expired(folder: Path) -> bool:

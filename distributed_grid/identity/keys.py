@@ -17,6 +17,9 @@ from distributed_grid.protocol.errors import GridError
 
 RENEW_AT = 2 / 3
 """A certificate is renewed when this part of its life is over, at the latest."""
+EARLY = 300.0
+"""Certificates are valid from this long before they are made (s; a tenth of their life at most): other machines' clocks
+may be behind."""
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:

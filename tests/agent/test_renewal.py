@@ -97,6 +97,22 @@ async def test_a_renewal_that_failed_while_the_clock_was_ahead_is_tried_again_wh
     running.cancel()
 
 
+async def test_a_clock_that_is_ahead_does_not_make_it_renew_without_end(
+    coordinator: Coordinator, session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewal, "BACK_OFF", 3600.0)
+    before, real = renewal_time(folder), time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 30 * 86400)
+    one, running = await renewing(folder, session)
+    want = await coordinator.hears(WantCertificate)
+    one.answered(NewCertificate(certificate=pem(AUTHORITY.sign(want.request.encode(), LAB, NOW, 24 * 3600))))
+    await coordinator.until(lambda: renewal_time(folder) > before + 3600)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await coordinator.hears(WantCertificate, count=2)
+    running.cancel()
+
+
 async def test_an_answer_that_nobody_waits_for_and_a_node_without_identity_change_nothing(tmp_path: Path) -> None:
     one = Renewal(tmp_path / "none", "wss://master:7433", lambda: None)
     one.answered(NewCertificate(certificate="x"))

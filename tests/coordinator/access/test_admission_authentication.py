@@ -7,13 +7,15 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import pytest_asyncio
 from websockets.exceptions import ConnectionClosedError
 
 from distributed_grid.coordinator.access.ca import Lives
-from distributed_grid.coordinator.client import GridClient, blocking
+from distributed_grid.coordinator.client import GridClient, blocking, connection
 from distributed_grid.identity.credentials import client_context, trusting_context
 from distributed_grid.identity.enrollment import RenewalRequest
 from distributed_grid.identity.keys import certificate_in, key_pem, new_key, request_for, save_identity, validity_of
@@ -171,3 +173,76 @@ async def test_a_command_stays_connected_over_many_certificates(grid: Coordinato
         ours.close()
 
     await asyncio.to_thread(follow)
+
+
+AHEAD = 30 * 86400.0
+
+
+@pytest.fixture
+def renewals(grid: Coordinator, context: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When a renewal was asked for: the first is refused. The pause after that is short."""
+    asked: list[float] = []
+    renew = grid.server._access.renew
+
+    def refused_once(*args: Any) -> NewCertificate:
+        asked.append(time.monotonic())
+        return renew(*args) if len(asked) > 1 else NewCertificate(error="not now", id=args[1].id)
+
+    monkeypatch.setattr(grid.server._access, "renew", refused_once)
+    for module in (blocking, connection):
+        monkeypatch.setattr(module, "RENEW_AGAIN", 0.1)
+    return asked
+
+
+def clock_until(asked: list[float]) -> SimpleNamespace:
+    """The module time, whose wall clock is a month ahead until a renewal was asked for."""
+    return SimpleNamespace(
+        monotonic=time.monotonic, sleep=time.sleep, time=lambda: time.time() + (0.0 if asked else AHEAD)
+    )
+
+
+async def test_a_python_client_renews_again_after_a_failure_while_the_clock_was_ahead(
+    grid: Coordinator, context: Path, renewals: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "time", clock_until(renewals), raising=False)
+    before = end_of(context)
+    async with GridClient(grid.url), asyncio.timeout(20):
+        while end_of(context) == before:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def test_a_command_renews_again_after_a_failure_while_the_clock_was_ahead(
+    grid: Coordinator, context: Path, renewals: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocking, "time", clock_until(renewals))
+    before = end_of(context)
+
+    def follow() -> None:
+        with blocking.GridClient(grid.url, patience=0) as ours:
+            while end_of(context) == before:
+                ours.receive(0.05)
+
+    async with asyncio.timeout(20):
+        await asyncio.to_thread(follow)
+
+
+async def test_a_client_whose_clock_is_ahead_renews_no_more_often_than_others(
+    grid: Coordinator, context: Path, renewals: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = SimpleNamespace(monotonic=time.monotonic, sleep=time.sleep, time=lambda: time.time() + AHEAD)
+    for module in (blocking, connection):
+        monkeypatch.setattr(module, "time", ahead, raising=False)
+
+    def follow() -> None:
+        with blocking.GridClient(grid.url, patience=0) as ours:
+            while len(renewals) < 6:
+                ours.receive(0.05)
+
+    async with asyncio.timeout(30):
+        await asyncio.to_thread(follow)
+        assert renewals[3] - renewals[2] > 1.0
+        renewals.clear()
+        async with GridClient(grid.url):
+            while len(renewals) < 4:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert renewals[3] - renewals[2] > 1.0
