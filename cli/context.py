@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -117,9 +117,9 @@ class Invocation:
         finally:
             grid.close()
 
-    def show(self, ref: str, what: str, listed_by: str) -> "Jobs":
-        """The jobs that `ref` names, where it is to name a boost or hold (`what`). Raises GridError where there is
-        none, and names the command that shows those there are."""
+    def show(self, ref: str, what: str, listed_by: str, listed: Callable[[], Iterable[str]]) -> "Jobs":
+        """The jobs that `ref` names, where it is to name a boost or hold (`what`), of which `listed` tells the ids of
+        those that live. Raises GridError where there is none, and names the command that shows those there are."""
         from distributed_grid.coordinator.client.session import RequestRefused
         from distributed_grid.protocol.errors import GridError
         from distributed_grid.protocol.messages import ShowJobs
@@ -127,9 +127,16 @@ class Invocation:
         try:
             found: Jobs = self.ask(lambda n: ShowJobs(n, (ref,)))
         except RequestRefused as refused:
-            if refused.code != "unknown-job" or refused.why:  # it says which ones it fits
+            if refused.code != "unknown-job":
                 raise
-            raise GridError(f"no {what} {ref!r}", hint=f"{listed_by} shows those there are") from None
+            begin = ref.lower().removeprefix("j-")
+            fits = [one for one in listed() if one.startswith(f"j-{begin}")] if refused.why else []  # several jobs
+            if not fits:
+                raise GridError(f"no {what} {ref!r}", hint=f"{listed_by} shows those there are") from None
+            if len(fits) > 1:
+                names = ", ".join(fits[:5]) + (", …" if len(fits) > 5 else "")
+                raise GridError(f"{ref!r} fits several {what}s", why=names, hint="give more of the id") from None
+            found = self.ask(lambda n: ShowJobs(n, (fits[0],)))
         return found
 
     def say(self, text: str) -> None:

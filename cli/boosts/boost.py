@@ -297,16 +297,20 @@ def _lent(lent: Boost) -> str:
 def _named(invocation: Invocation, ref: str) -> str:
     """The boost that is meant, by its whole id: a boost is a job, and whoever releases one never means another job.
     Raises BadValue."""
-    found = invocation.show(ref, "boost", "grid boost status")
+
+    def listed() -> list[JobView]:
+        answer: Boosts = invocation.ask(lambda n: ListBoosts(n))
+        return [one.job for one in answer.boosts]
+
+    found = invocation.show(ref, "boost", "grid boost status", lambda: [one.id for one in listed()])
     newest = found.jobs[0] if found.jobs else None
     boost = newest is not None and newest.spec.boost is not None
     if newest is not None and boost and (ref != "last" or newest.state is not State.ENDED):
         return newest.id
     job, user = (found.jobs[0].id, found.jobs[0].user) if found.jobs else (found.groups[0].id, found.groups[0].user)
-    if ref == "last":  # the newest of all jobs is no boost that lives: the newest such boost is meant
-        listed: Boosts = invocation.ask(lambda n: ListBoosts(n))
-        if mine := [one.job.id for one in listed.boosts if one.job.user == user]:
-            return mine[-1]
+    # The newest of all jobs is no boost that lives: the newest such boost is meant.
+    if ref == "last" and (mine := [one.id for one in listed() if one.user == user]):
+        return mine[-1]
     if boost:
         return job
     raise BadValue(f"{job} is no boost", why="it is a job", hint="grid boost status shows the boosts there are")

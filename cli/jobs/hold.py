@@ -125,12 +125,16 @@ def release(hold_id: str) -> None:
     Jobs that run in it continue as ordinary jobs; those that wait for room in it are ended.
     """
     invocation = current()
-    found = invocation.show(hold_id, "hold", "grid hold list")
+
+    def listed(user: str = "") -> Jobs:
+        answer: Jobs = invocation.ask(lambda n: ListJobs(n, holds=True, user=user, limit=MOST))
+        return answer
+
+    found = invocation.show(hold_id, "hold", "grid hold list", lambda: [one.id for one in listed().jobs])
     view = found.jobs[0] if found.jobs else None
     newest = view or found.groups[0]
     if view is None or not view.spec.hold or view.state is State.ENDED:  # an older one of that name may be meant
-        listed: Jobs = invocation.ask(lambda n: ListJobs(n, holds=True, user=newest.user, limit=MOST))
-        view = next((one for one in listed.jobs if hold_id in ("last", one.spec.name)), view)
+        view = next((one for one in listed(newest.user).jobs if hold_id in ("last", one.spec.name)), view)
     if view is None or not view.spec.hold:
         hint = "grid hold list shows the holds there are"
         raise BadValue(f"{newest.id} is no hold", why="it runs a command", hint=hint)

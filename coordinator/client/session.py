@@ -11,6 +11,7 @@ import pwd
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
@@ -510,7 +511,7 @@ def address(url: str) -> WebSocketURI:
             raise ValueError("no text")
         plain = url if socket_path(url) is None else LOCAL_URI
         uri = parse_uri(plain)
-        if uri.username is not None or any(char.isspace() for char in plain):
+        if uri.username is not None or urlsplit(plain).port == 0 or any(char.isspace() for char in plain):
             raise ValueError("nobody can be reached so")
     except (InvalidURI, ValueError):
         hint = "write it as ws://HOST:PORT, wss://HOST:PORT or unix://PATH (of ports 1 to 65535)"

@@ -264,12 +264,14 @@ def _is_address(url: str) -> bool:
     """Whether a coordinator may be there, by how it is written."""
     if (path := socket_path(url)) is not None:
         return path != Path()
+    from urllib.parse import urlsplit
+
     from websockets.exceptions import InvalidURI
     from websockets.uri import parse_uri
 
     try:
-        uri = parse_uri(url)
-        return uri.username is None and not any(char.isspace() for char in uri.host)
+        uri = parse_uri(url)  # which takes port 0 for the default one
+        return uri.username is None and urlsplit(url).port != 0 and not any(char.isspace() for char in uri.host)
     except (InvalidURI, ValueError):
         return False
 

@@ -251,6 +251,7 @@ def test_an_url_that_is_none_is_refused_with_what_was_meant(written: Write) -> N
         "ws://",
         "wss://:7433",
         "ws://m:99999",
+        "ws://m:0",
         "ws://[::1",
         "unix://",
         "http://m",

@@ -63,6 +63,22 @@ async def test_what_no_boost_is_called_is_answered_with_where_the_boosts_are(tmp
             assert "grid boost status" in said and "grid jobs" not in said
 
 
+async def test_the_beginning_of_an_id_is_looked_for_among_boosts_alone(tmp_path: Path) -> None:
+    async with scene(tmp_path) as (grid, _, _), ResourceBoostManager(config(grid.url)) as manager:
+        boost = await manager.request_boost(asked()) or ""
+        begins: list[str] = []
+        while begins.count(boost[2]) < 1 or max(map(begins.count, {*begins} - {boost[2]}), default=0) < 2:
+            begins.append((await manager.client.submit("sleep 600"))[2])
+        others = max({*begins} - {boost[2]}, key=begins.count)
+
+        for words in (("release", others), ("extend", others, "10m")):
+            code, said = await grid_command(grid.url, tmp_path, "boost", *words)
+            assert (code, said.splitlines()[0]) == (1, f"error: no boost '{others}'")
+        code, said = await grid_command(grid.url, tmp_path, "boost", "release", boost[2])
+        assert code == 0 and f"{boost}: released" in said
+        await manager.client.wait(boost)
+
+
 async def test_last_is_the_newest_that_lives_and_not_one_that_was_never_lent(tmp_path: Path) -> None:
     async with scene(tmp_path) as (grid, _, _), ResourceBoostManager(config(grid.url)) as manager:
         lent = await manager.request_boost(asked(3.0))

@@ -342,7 +342,7 @@ def test_a_session_that_is_closed_says_so_and_can_begin_anew() -> None:
 
 
 def test_what_is_no_address_is_said_before_anything_is_dialled() -> None:
-    for wrong in ("http://x", 5, Path("/run/grid.sock"), "ws://ann:pw@m:1", "ws://a b:1", "ws://a\nb:1"):
+    for wrong in ("http://x", 5, Path("/run/grid.sock"), "ws://ann:pw@m:1", "ws://a b:1", "ws://a\nb:1", "ws://m:0"):
         with pytest.raises(BadValue, match="is not a coordinator's address"):
             Session(wrong, "ann", 0.0, lambda low, high: high, lambda why, answered: unreachable(URL, why))  # type: ignore[arg-type]
 
