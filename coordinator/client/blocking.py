@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from distributed_grid.config.places import as_path, usual_address
 from distributed_grid.coordinator.client import requests
+from distributed_grid.coordinator.client.exclusive import Exclusive, exclusive
 from distributed_grid.coordinator.client.input import JobInput, Source, pieces_of
 from distributed_grid.coordinator.client.output import JobOutput, Piece, unreadable
 from distributed_grid.coordinator.client.requests import (
@@ -80,7 +81,7 @@ def _method(steps: Callable[P, Steps[T]]) -> "Callable[Concatenate[GridClient, P
     return method
 
 
-class GridClient:
+class GridClient(Exclusive):
     """One connection to a coordinator. Use it as `with GridClient(url) as grid`; it is not for several threads at once.
 
     `patience` is how long (seconds) a lost coordinator is waited for before GridUnavailable is raised; 0: what is
@@ -101,6 +102,7 @@ class GridClient:
         strict: bool = True,
         trusts: str = "",
     ) -> None:
+        super().__init__()
         self.url = url = url or usual_address()
         self._trusts = trusts
         self.user = user or user_name()
@@ -116,6 +118,7 @@ class GridClient:
         self._renew_at = math.inf
         self._hashes: HashCache | None = None
 
+    @exclusive
     def connect(self, patience: float = 0.0, away: Callable[[GridError, float], None] | None = None) -> "GridClient":
         """Connect; a coordinator that is away is waited for up to `patience` seconds, which `away` is told once. Raises
         GridUnavailable."""
@@ -334,6 +337,7 @@ class GridClient:
         """A fresh number for a request."""
         return self.session.number()
 
+    @exclusive
     def do(self, steps: Steps[T]) -> T:
         """Run a request. Raises what it raises; GridError."""
         answer: Any = None
@@ -393,10 +397,12 @@ class GridClient:
                 raise answer
         return answers
 
+    @exclusive
     def call(self, message: Any, timeout: float | None = None, repeatable: bool = True) -> Any:
         """The answer to a request. Raises RequestRefused, ConnectionLost."""
         return self._await(self._begin(message, repeatable), timeout)
 
+    @exclusive
     def ask(self, *messages: Any, repeatable: bool = True) -> int:
         """Ask, for Answers among the events; the number of the last."""
         number = 0
@@ -405,12 +411,14 @@ class GridClient:
         self._flush()
         return number
 
+    @exclusive
     def watch(self, *jobs: str, whole: bool = False) -> int:
         """Have updates of these jobs among the events; a refusal is an Answer with this number."""
         number = self.session.watch(*jobs, whole=whole)
         self._flush()
         return number
 
+    @exclusive
     def _begin(self, message: Any, repeatable: bool = True) -> int:
         number = self.session.ask(message, repeatable)
         self._answers[number] = None
@@ -440,6 +448,7 @@ class GridClient:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
+    @exclusive
     def receive(self, timeout: float = 0.0) -> list[Event]:
         """What has happened, or happens within so many seconds."""
         deadline = time.monotonic() + timeout
@@ -473,6 +482,7 @@ class GridClient:
         """Those of these requests that are answered."""
         return [number for number in asked if self._answers.get(number) is not None]
 
+    @exclusive
     def _collect(self, deadline: float) -> None:
         """Do what is due, or wait for something to come until then, and sort what has happened."""
         self._renew_if_due()

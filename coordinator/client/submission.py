@@ -166,6 +166,9 @@ def describe_job(
     `features` are numbers by name by which its needs may grow, such as a batch size; `finish_by` (as `begin`) is when
     it is wanted to be over: `why` tells how likely that is, and nothing is refused by it (docs/needs.md).
     """
+    check("grace", grace, int | float, "seconds, such as 5.0")
+    for option, given in (("stdin", stdin), ("attached", attached), ("keep_all", keep_all)):
+        check(option, given, bool, _EITHER)
     limit, limits = _kept(_limits, time_limit, warn_signal, pids_limit, cpu_limit)
     spec = JobSpec(
         argv=as_argv(command),
@@ -211,6 +214,7 @@ def describe_hold(
     return msgspec.structs.replace(described, spec=msgspec.structs.replace(described.spec, hold=True))
 
 
+_EITHER = "True or False"
 KEPT = 256
 """Requests kept by what was asked: most jobs of a long list ask for the same."""
 
@@ -222,8 +226,8 @@ def pairs(option: str, given: Mapping[str, Any] | None, example: str) -> dict[st
 
 
 def check(option: str, given: Any, kind: type | UnionType, wanted: str) -> None:
-    """Raise BadValue for a value of this option that is not of this kind."""
-    if not isinstance(given, kind):
+    """Raise BadValue for a value of this option that is not of this kind; True and False are no numbers."""
+    if not isinstance(given, kind) or (isinstance(given, bool) and kind is not bool):
         raise BadValue(f"{option} cannot be {given!r:.80}", hint=f"give {wanted}")
 
 
@@ -253,6 +257,7 @@ def _limits(
 ) -> tuple[float, JobLimits]:
     check("warn_signal", warn_signal, str | None, 'text, such as "USR1@60"')
     check("pids_limit", pids_limit, int | None, "a number of processes, such as 100")
+    check("cpu_limit", cpu_limit, bool, _EITHER)
     limit = parse_duration(str(time_limit)) if time_limit is not None else 0.0
     return limit, parse_limits(warn_signal, pids_limit, cpu_limit, time_limit=limit)
 
@@ -286,6 +291,9 @@ def _request(
     check("resources", resources, Resources | None, "Resources, or say it with cpus, memory and gpus")
     check("gpu_model", gpu_model, str | None, 'text, such as "A100"')
     check("retries", retries, int | None, "a number, such as 3")
+    check("nodes", nodes, tuple | int, "names of nodes, or a number of them")
+    for option, given in (("immediate", immediate), ("requeue", requeue), ("revocable", revocable)):
+        check(option, given, bool, _EITHER)
     wanted = resources or Resources(
         cpu=parse_cpu(str(cpus)) if cpus is not None else 0,
         memory=parse_memory(str(memory), bare=GIB) if memory is not None else 0,

@@ -24,7 +24,7 @@ from distributed_grid.coordinator.client.session import (
 from distributed_grid.coordinator.client.submission import describe_job
 from distributed_grid.protocol.errors import BadValue, GridError
 from distributed_grid.protocol.jobs import Cause, Outcome, State
-from distributed_grid.protocol.messages import InputTaken, JobUpdate, Launch, PutInput
+from distributed_grid.protocol.messages import InputTaken, JobUpdate, Launch, ListJobs, PutInput
 from tests.coordinator import ends
 from tests.coordinator.client.test_aio import FilesData, SlowData, ends_with, finish_known, wire
 from tests.coordinator.client.test_connection import free_port
@@ -316,6 +316,30 @@ async def test_a_forked_process_is_told_to_connect_a_client_of_its_own(tmp_path:
     async with coordinator(tmp_path) as grid:
         said, found = await aside(fork, grid.url, patience=0.0)  # one that is hung up would be told
         assert said == f"this GridClient belongs to another process; {found}"
+
+
+async def test_a_second_thread_is_told_and_what_the_first_one_does_goes_on(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as grid:
+        client = GridClient(grid.url, patience=0.0)  # one that is hung up would be told
+        await asyncio.to_thread(client.connect)
+        job = await asyncio.to_thread(client.submit, "sleep 600")
+        streamed = client.stream(job)
+        waits = asyncio.create_task(asyncio.to_thread(client.wait, job))
+        async with asyncio.timeout(60):
+            while not client.session.followed:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        others: list[Callable[[], object]] = [
+            client.status, lambda: client.submit("true"), client.receive, lambda: next(streamed),
+            lambda: client.ask(ListJobs(id=0)), lambda: client.watch(job), client.connect,
+        ]  # fmt: skip
+        for found in await asyncio.gather(*map(asyncio.to_thread, others), return_exceptions=True):
+            assert isinstance(found, GridError) and "in use by another thread" in found.what
+        assert [*grid.ledger.state.jobs] == [job]
+        async with AsyncClient(grid.url) as other:
+            await other.cancel(job)
+        assert (await waits).state is State.ENDED
+        assert (await asyncio.to_thread(client.status)).grid == grid.store.grid
+        await asyncio.to_thread(client.close)
 
 
 async def test_what_cannot_be_done_is_refused_with_a_code(tmp_path: Path) -> None:

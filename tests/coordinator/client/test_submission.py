@@ -105,6 +105,8 @@ def test_what_is_no_name_is_refused(option: str) -> None:
     [
         {"resources": {"cpu": 2}}, {"warn_signal": 10}, {"pids_limit": "100"}, {"gpu_model": 5}, {"retries": "2"},
         {"max_fails": "3", "array": "0-9"}, {"features": ["batch"]}, {"features": 3}, {"env": "SEED=7"},
+        {"retries": True, "retry_on": "lost"}, {"pids_limit": True}, {"nodes": True}, {"grace": True},
+        {"max_fails": False, "array": "0-9"}, {"immediate": 1}, {"cpu_limit": "no"}, {"requeue": 0}, {"stdin": None},
     ],
 )  # fmt: skip
 def test_a_value_of_another_kind_is_refused_by_the_name_of_its_option(options: dict[str, Any]) -> None:
