@@ -4,6 +4,7 @@ A request that changes something becomes an event with a token; the ledger's ans
 is on disk.
 """
 
+import asyncio
 import itertools
 import math
 import sqlite3
@@ -127,8 +128,9 @@ class Requests:
 
     # --- from the server ----------------------------------------------------------------------------------------------
 
-    async def handle(self, client: Client, message: Any) -> None:
-        """Handle one request of a client; any error becomes the answer."""
+    async def handle(self, client: Client, message: Any, before: "asyncio.Task[None] | None" = None) -> None:
+        """Handle one request of a client; any error becomes the answer. `before`: an order that is to be carried out
+        before a boost is submitted, while Ray is asked already."""
         asked = AuditedRequest(self._audit, client, message)
         reached = reach(client.role, type(message))
         if reached is None:
@@ -136,7 +138,7 @@ class Requests:
             asked.fail("not-allowed", f"a {client.role} may not do this", f"{client.user} is one", "ask an operator")
             return
         try:
-            await self._dispatch(asked, client, Visibility(client.user, reached, self._lookup.owner), message)
+            await self._dispatch(asked, client, Visibility(client.user, reached, self._lookup.owner), message, before)
             if not asked.later:
                 asked.done()
         except GridError as error:
@@ -187,7 +189,14 @@ class Requests:
 
     # --- which request ------------------------------------------------------------------------------------------------
 
-    async def _dispatch(self, asked: AuditedRequest, client: Client, visibility: Visibility, message: Any) -> None:
+    async def _dispatch(
+        self,
+        asked: AuditedRequest,
+        client: Client,
+        visibility: Visibility,
+        message: Any,
+        before: "asyncio.Task[None] | None",
+    ) -> None:
         match message:
             case messages.WantOutput() | messages.WantFiles() | messages.WantFile() | messages.PutInput():
                 if why := self._relay.want(client, message, visibility):
@@ -200,7 +209,7 @@ class Requests:
                 claimed = await self._submissions.claim(client.user, message)
                 self._submit(asked, client, visibility, message, claimed)
             case messages.RequestBoost() | messages.ExtendBoost() | messages.ListBoosts():
-                await self._boost(asked, client, visibility, message)
+                await self._boost(asked, client, visibility, message, before)
             case messages.Watch():
                 self._watch(client, visibility, message)
             case messages.Cancel():
@@ -406,6 +415,7 @@ class Requests:
         client: Client,
         visibility: Visibility,
         message: messages.RequestBoost | messages.ExtendBoost | messages.ListBoosts,
+        before: "asyncio.Task[None] | None",
     ) -> None:
         match message:
             case messages.RequestBoost():
@@ -414,6 +424,8 @@ class Requests:
                     if (refused := core_rights.boost_refusal(self._state, 0)) is not None:  # before Ray is asked
                         raise Unanswerable(refused.code, refused.what, refused.why, refused.hint)
                     one = await self._boosts.submission(message)
+                if before is not None:
+                    await asyncio.wait([before])
                 no_other_boost(message, one)
                 self._submit(asked, client, visibility, messages.Submit(message.id, (one,), message.watch))
             case messages.ExtendBoost():

@@ -3,7 +3,7 @@ and how sessions end."""
 
 import asyncio
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -11,7 +11,7 @@ from distributed_grid.coordinator.api.relay import Client
 from distributed_grid.coordinator.api.requests import Requests
 from distributed_grid.coordinator.driver import Driver
 from distributed_grid.coordinator.net.connection import Connection
-from distributed_grid.coordinator.net.limits import ASKS_RAY, OUT_OF_TURN, LogThrottle, Measured, Pace, Paces
+from distributed_grid.coordinator.net.limits import ASKS_RAY, ORDERS, OUT_OF_TURN, LogThrottle, Measured, Pace, Paces
 from distributed_grid.coordinator.net.memory import Memory, Shortage
 from distributed_grid.protocol.codec import Unusable
 from distributed_grid.protocol.identity import Role
@@ -24,7 +24,29 @@ LAGGING = 64 << 10
 TOGETHER = 256
 """Maximum number of blobs that are kept together."""
 ASKING = 8
-"""Maximum number of requests of one connection that wait for Ray while its other requests are handled."""
+"""Maximum number of requests of one connection that wait for Ray, or for an order that does, while its other requests
+are handled."""
+
+
+class _Asking:
+    """The requests of one connection that wait for Ray, or for an order that does."""
+
+    def __init__(self) -> None:
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._order: asyncio.Task[None] | None = None
+
+    def order(self) -> "asyncio.Task[None] | None":
+        """The newest order among them, if any: later ones are carried out after it."""
+        return self._order if self._order in self.tasks else None
+
+    async def begin(self, work: Coroutine[Any, Any, None], order: bool) -> None:
+        """Add one, as soon as there is room."""
+        while len(self.tasks) >= ASKING:
+            await asyncio.wait(self.tasks, return_when=asyncio.FIRST_COMPLETED)
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        self._order = task if order else self._order
 
 
 class ClientSessions:
@@ -76,7 +98,7 @@ class ClientSessions:
         own = self._connections.setdefault(identity, set())
         own.add(connection)
         pace = self._paces.of(client.user)
-        asking: set[asyncio.Task[None]] = set()
+        asking = _Asking()
         try:
             while True:
                 for message in _together(await connection.receive()):
@@ -93,33 +115,42 @@ class ClientSessions:
                     await self._driver.room()
         finally:
             try:
-                await asyncio.gather(*asking)
+                await asyncio.gather(*asking.tasks)
             finally:
                 own.discard(connection)
                 if not own and self._connections.get(identity) is own:
                     del self._connections[identity]
                 self._requests.gone(client)
 
-    async def _do(self, client: Client, pace: Pace, message: Any, asking: set[asyncio.Task[None]]) -> None:
+    async def _do(self, client: Client, pace: Pace, message: Any, asking: _Asking) -> None:
         if (seconds := pace.wait(message, time.monotonic())) > 0:
             await asyncio.sleep(seconds)
         if (seconds := pace.too_much(message, time.monotonic())) > 0:
             client.connection.send(self._too_much(client, message.id, seconds))
             return
+        order = isinstance(message, ORDERS)
+        before = asking.order() if order else None
         if isinstance(message, ASKS_RAY):
-            while len(asking) >= ASKING:
-                await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
-            task = asyncio.create_task(self._handle(client, pace, message))
-            asking.add(task)
-            task.add_done_callback(asking.discard)
-            return
+            await asking.begin(self._handle(client, pace, message, before), order)
+        elif before is not None:
+            await asking.begin(self._after(before, client, pace, message), order)
+        else:
+            await self._in_turn(client, pace, message)
+
+    async def _after(self, before: "asyncio.Task[None]", client: Client, pace: Pace, message: Any) -> None:
+        await asyncio.wait([before])
+        await self._in_turn(client, pace, message)
+
+    async def _in_turn(self, client: Client, pace: Pace, message: Any) -> None:
         async with nullcontext() if isinstance(message, OUT_OF_TURN) else pace.turn:
             await self._handle(client, pace, message)
             if client.connection.turn_is_over():
                 await asyncio.sleep(0)
 
-    async def _handle(self, client: Client, pace: Pace, message: Any) -> None:
-        measured = Measured(self._requests.handle(client, message))
+    async def _handle(
+        self, client: Client, pace: Pace, message: Any, before: "asyncio.Task[None] | None" = None
+    ) -> None:
+        measured = Measured(self._requests.handle(client, message, before))
         await measured
         pace.spend(message, measured.seconds, time.monotonic())
 

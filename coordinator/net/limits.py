@@ -64,6 +64,20 @@ SLOWED_ONLY = (messages.WantOutput, messages.WantFiles, messages.WantFile, messa
 """Parts of a transfer, which a refusal would spoil."""
 ASKS_RAY = (messages.RequestBoost, messages.ListBoosts, messages.SuggestBoosts)
 """Requests that wait for the answer of a Ray cluster, which may take half a minute."""
+ORDERS = (
+    messages.Submit,
+    messages.RequestBoost,
+    messages.ExtendBoost,
+    messages.LabelNodes,
+    messages.SetNodes,
+    messages.DeclareNode,
+    messages.ForgetNodes,
+    messages.SetRights,
+    messages.SetBalancing,
+    messages.OrderScaling,
+)
+"""Requests of one connection that are carried out in the order in which they were sent, also while one waits for
+Ray."""
 OUT_OF_TURN = (*AT_ONCE_DONE, messages.PutBlob)
 """Requests that do not wait for the user's other connections: orders, and what waits for the disk itself."""
 

@@ -12,7 +12,19 @@ from distributed_grid.coordinator.api.relay import Client
 from distributed_grid.coordinator.api.requests import Requests
 from distributed_grid.coordinator.api.sessions import ASKING
 from distributed_grid.coordinator.net import limits
-from distributed_grid.protocol.messages import Boosts, Cancel, Done, Failed, GetStatus, ListBoosts, Status
+from distributed_grid.protocol.messages import (
+    Boosts,
+    Cancel,
+    Done,
+    Failed,
+    GetStatus,
+    ListBoosts,
+    RequestBoost,
+    Status,
+    Submit,
+    Submitted,
+)
+from distributed_grid.protocol.resources import ResourceType
 from tests.apart import apart
 from tests.coordinator.ends import agent, client, coordinator, job, runs_on
 from tests.coordinator.played_ray import PlayedRay
@@ -82,6 +94,46 @@ async def test_only_what_asks_ray_waits_while_its_head_does_not_answer(tmp_path:
             await end.close()
 
 
+class TwoQuestions(PlayedRay):
+    """A Ray that is slow to say whether it can be asked for groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.says = asyncio.Event()
+
+    async def ask(self, what: str, *, seconds: float = 10.0, **words: Any) -> Any:
+        answer = await super().ask(what, seconds=seconds, **words)
+        if what == "reserved":
+            await self.says.wait()
+        return answer
+
+
+def boost(number: int, exclusive: bool = False) -> RequestBoost:
+    return RequestBoost(number, f"k{number}", "gpu-master", ResourceType.CPU, 1.0, wait=True, exclusive=exclusive)
+
+
+async def test_orders_of_one_connection_are_carried_out_as_sent_and_nothing_else_waits(tmp_path: Path) -> None:
+    ray = TwoQuestions()
+    async with coordinator(tmp_path, ray=ray) as grid:
+        ann, again = await client(grid.url), await client(grid.url)
+        orders = [boost(1, exclusive=True), Submit(2, (job(),)), boost(3), Submit(4, (job(),))]
+        try:
+            await ann.say(*orders, GetStatus(5))
+            assert isinstance(await ann.until(Status), Status)
+            (other,) = await again.submit(job())
+            assert isinstance(await ann.ask(Cancel(6, (other,))), Done)
+            assert not [seen for seen in ann.seen if isinstance(seen, Submitted | Failed)]
+        finally:
+            ray.says.set()
+        await ann.until(lambda seen: isinstance(seen, Submitted) and seen.id == 4)
+        made = [seen for seen in ann.seen if isinstance(seen, Submitted)]
+        assert [one.id for one in made] == [1, 2, 3, 4]
+        submitted = [grid.ledger.state.jobs[one.jobs[0]].submitted for one in made]
+        assert submitted == sorted(submitted)
+        for end in (ann, again):
+            await end.close()
+
+
 async def test_who_leaves_while_ray_is_asked_is_gone_when_that_is_answered(tmp_path: Path) -> None:
     ray = PlayedRay()
     async with coordinator(tmp_path, ray=ray) as grid:
@@ -103,7 +155,7 @@ def test_who_asks_one_thing_does_not_wait_for_who_asks_thousands_in_one_frame(
     begun = asyncio.Event()
     handle = Requests.handle
 
-    async def noted(self: Requests, asker: Client, message: Any) -> None:
+    async def noted(self: Requests, asker: Client, message: Any, *before: Any) -> None:
         done.append(asker.user)
         begun.set()
         await handle(self, asker, message)
