@@ -44,7 +44,13 @@ from distributed_grid.protocol.resources import LATEST, MILLI, MOST_CPU, MOST_GP
 APART = 1.0
 """Seconds by which grid time and the wall clock may differ and count as the same."""
 COMMAND_BYTES = 1 << 20
-"""Arguments and environment of one job together. (The kernel takes 128 KiB in one string and 2 MiB in all.)"""
+"""Arguments and environment of one job together."""
+STRING_BYTES = (128 << 10) - 1
+"""What the kernel takes in one argument, or one variable with its name and `=`, where pages have 4 KiB."""
+KERNEL_BYTES = (2 << 20) - (256 << 10)
+"""What the kernel takes in all, with EACH for each string, without what a node adds to the environment."""
+EACH = 9
+"""Bytes for a string beyond its own: its end and a pointer."""
 NAME_CHARS = 128
 PATH_BYTES = 4095
 """Maximum length of a path in the kernel."""
@@ -92,8 +98,28 @@ def _check_command(spec: JobSpec) -> None:
         raise BadValue(
             f"the command and its environment have {size} bytes",
             why=f"more than {COMMAND_BYTES} are not taken",
-            hint="put it into a file and ship that",
+            hint=_SHIP,
         )
+    if size > STRING_BYTES:
+        _check_strings(spec)
+    if (whole := size + EACH * (len(spec.argv) + len(spec.env))) > KERNEL_BYTES:
+        raise BadValue(
+            f"the command has {len(spec.argv)} arguments and {len(spec.env)} variables, {whole} bytes for the kernel",
+            why=f"it starts no program with more than {KERNEL_BYTES}",
+            hint=_SHIP,
+        )
+
+
+_SHIP = "put it into a file, ship that, and have the program read it"
+
+
+def _check_strings(spec: JobSpec) -> None:
+    strings = [(f"argument {number}", word) for number, word in enumerate(spec.argv)]
+    strings += [(f"the variable {name[:40]}", f"{name}={value}") for name, value in spec.env.items()]
+    for what, text in strings:
+        if (size := len(text.encode(errors="surrogatepass"))) > STRING_BYTES:
+            why = f"the kernel starts no program with more than {STRING_BYTES} in one"
+            raise BadValue(f"{what} of the command has {size} bytes", why=why, hint=_SHIP)
 
 
 def _check_surroundings(spec: JobSpec) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -122,7 +123,10 @@ async def test_jobs_of_one_call_start_in_its_order_also_after_a_restart(tmp_path
         (job("a", name="last"), "cannot be used"),
         (job("a", cpu=0), "nothing is asked for"),
         (job("a", bundle="0" * 64), "not here"),
-        (job("x" * (2 << 20)), "bytes"),
+        (job("x" * (2 << 20)), "the command and its environment have 2097152 bytes"),
+        (job("a", "b", "x" * (128 << 10)), "argument 2 of the command has 131072 bytes"),
+        (job("a", env={"LONG": "\xe4" * (64 << 10)}), "the variable LONG of the command has 131077 bytes"),
+        (job("a", *["x"] * 200_000), "200001 arguments and 0 variables, 2000010 bytes for the kernel"),
         (job("hold", hold=True), "a hold needs a time"),
         (job("hold", hold=True, time_limit=60.0, stdin=True), "in which nothing runs by itself"),
     ],
@@ -134,3 +138,16 @@ async def test_a_submission_that_cannot_be_is_refused_in_words(tmp_path: Path, b
         assert isinstance(answer, Failed) and says in answer.what
         assert (await ann.ask(ListJobs(2))).jobs == ()  # all or none
         await ann.close()
+
+
+def test_the_longest_command_that_is_taken_can_be_started_and_a_longer_one_cannot() -> None:
+    def start(*words: str, **env: str) -> int:
+        submissions.check(job("true", *words, env=env))
+        return subprocess.run(["/bin/true", *words], env=env).returncode
+
+    most = submissions.STRING_BYTES
+    assert start("x" * most, LONG="x" * (most - len("LONG="))) == 0
+    with pytest.raises(OSError, match="too long"):
+        subprocess.run(["/bin/true", "x" * (most + 1)])
+    count = submissions.KERNEL_BYTES // (1 + submissions.EACH) - 2
+    assert start(*["x"] * count) == 0
