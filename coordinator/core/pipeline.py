@@ -10,7 +10,7 @@ are stored, and nothing new is started. Of several records or commands about one
 backlog stays small.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
@@ -56,7 +56,7 @@ STALLED_SECONDS = 10.0
 AGAIN_SECONDS = 1.0
 """Interval between retries after a disk failure."""
 LINES_KEPT = 1000
-"""Maximum number of audit lines in the backlog; the newest stay."""
+"""Maximum number of audit lines in the backlog; the newest of each node stay."""
 NEVER = float("inf")
 R = TypeVar("R", bound=Command)
 
@@ -263,7 +263,7 @@ class Pipeline:
 def newest_records(records: Iterable[R]) -> list[R]:
     """The last record of each thing. (A record shows its job, allocation or group as it is when written.)"""
     kept: dict[tuple[str, ...], R] = {}
-    lines: deque[R] = deque(maxlen=LINES_KEPT)
+    lines: list[tuple[str, R]] = []
     for record in records:
         match record:
             case RecordJob(job, new):
@@ -300,11 +300,25 @@ def newest_records(records: Iterable[R]) -> list[R]:
                 kept["spent", pool] = record
             case RecordLoss(found):
                 kept["loss", found] = record
-            case Audit():
-                lines.append(record)
+            case Audit(node):
+                lines.append((node, record))
             case _:
                 raise TypeError(f"{type(record).__name__} is not a record")
-    return [*kept.values(), *lines]
+    return [*kept.values(), *_newest_lines(lines)]
+
+
+def _newest_lines(lines: list[tuple[str, R]]) -> list[R]:
+    """Of lines by node the newest of each, as the store keeps them: a node that says a lot cannot push out what is told
+    of others."""
+    if len(lines) > LINES_KEPT:
+        seen: Counter[str] = Counter()
+        places = []
+        for at in range(len(lines) - 1, -1, -1):
+            node = lines[at][0]
+            seen[node] += 1
+            places.append((seen[node], -at))
+        lines = [lines[at] for at in sorted(-place for _, place in sorted(places)[:LINES_KEPT])]
+    return [record for _, record in lines]
 
 
 def newest_commands(commands: Iterable[Command]) -> list[Command]:

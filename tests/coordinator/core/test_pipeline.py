@@ -225,6 +225,15 @@ def test_what_waits_for_the_disk_does_not_grow_with_the_time() -> None:
     assert newest_records(records) == [record(1), record(2), *lines[-LINES_KEPT:]]
 
 
+def test_of_audit_lines_those_of_a_node_that_says_a_lot_go_first() -> None:
+    few = [Audit("n2", "first"), Audit("n3", "second")]
+    many = [Audit("n1", str(number)) for number in range(3 * LINES_KEPT)]
+    last = Audit("n2", "last")
+    kept = newest_records([*few, *many, last])
+    assert kept == [*few, *many[3 - LINES_KEPT :], last]
+    assert newest_records([*kept, many[0]]) == [*few, *many[4 - LINES_KEPT :], last, many[0]]
+
+
 @pytest.mark.parametrize("kind", sorted(set(RECORDS) - {Audit}, key=str))
 def test_of_each_kind_of_record_the_newest_waits_for_a_disk_that_fails(kind: Any) -> None:
     thing = SimpleNamespace(id="x", name="x")
