@@ -243,10 +243,12 @@ def _names(allocs: Path) -> set[str]:
 
 def _free(path: Path) -> int:
     """Bytes available for writing, or those for which as many inodes are made as are available, if these are fewer; a
-    large number where unknown."""
+    large number where unknown, as on a filesystem (FUSE) that says it has no blocks at all."""
     try:
         seen = os.statvfs(path)
     except OSError:
+        return LEAST_FREE
+    if not seen.f_blocks:
         return LEAST_FREE
     free, inode = seen.f_bavail * seen.f_frsize, _inode(seen)
     return min(free, seen.f_favail * inode) if inode else free

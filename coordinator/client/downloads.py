@@ -237,11 +237,12 @@ class Folder:
         os.close(self._fd)
 
     def check_room(self, listed: Listed) -> None:
-        """Raise GridError where the files are more than the disk has room for."""
+        """Raise GridError where the files are more than the disk has room for. One that says it has no blocks at all
+        (FUSE) does not know."""
         size = sum(one.entry.size for one in listed.files)
         disk = os.fstatvfs(self._fd)
         kept = min(disk.f_blocks * disk.f_frsize // PART_KEPT_FREE, SPACE_KEPT_FREE)
-        if size > max(0, disk.f_bavail * disk.f_frsize - kept):
+        if disk.f_blocks and size > max(0, disk.f_bavail * disk.f_frsize - kept):
             raise GridError(
                 f"node {listed.node} has {format_bytes(size)} of results in {len(listed.files)} files",
                 why=f"{format_bytes(disk.f_bavail * disk.f_frsize)} are free on the disk here, and"

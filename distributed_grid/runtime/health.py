@@ -91,6 +91,8 @@ def disk(check: str, path: Path) -> Finding:
     seen = os.statvfs(path)
     free, total = seen.f_bavail * seen.f_frsize, seen.f_blocks * seen.f_frsize
     what = f"{format_bytes(free)} of {format_bytes(total)} are free for {path}"
+    if not total:
+        return Finding(check, Level.OK, f"its filesystem does not say how much is free for {path}")
     if free < LOW_DISK:
         level = Level.ERROR if free < CRITICAL_DISK else Level.WARNING
         return Finding(check, level, what, "a full disk takes no new jobs", f"du -xh {path} | sort -h | tail")

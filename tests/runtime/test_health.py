@@ -22,6 +22,12 @@ def test_the_disk_is_judged_where_the_path_will_be(tmp_path: Path) -> None:
     assert (found.level is Level.OK) == (seen.f_bavail * seen.f_frsize >= health.LOW_DISK)
 
 
+def test_a_filesystem_of_unknown_size_is_not_taken_for_full() -> None:
+    assert os.statvfs("/proc").f_blocks == 0
+    found = health.disk("disk", Path("/proc"))
+    assert found.level is Level.OK and "does not say" in found.what
+
+
 def test_a_folder_without_identity_and_without_authority_is_an_error(tmp_path: Path) -> None:
     assert health.certificate("mine", tmp_path, "join").level is Level.ERROR
     assert [one.level for one in health.authority(tmp_path)] == [Level.ERROR]

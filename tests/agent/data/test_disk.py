@@ -33,6 +33,16 @@ def small(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
+def test_a_filesystem_with_any_number_of_inodes_or_of_unknown_size_is_not_full(small: Path) -> None:
+    """That of btrfs and many in FUSE is 0, of which 0 are free."""
+    subprocess.run(["mount", "-o", "remount,nr_inodes=0", str(small)], check=True)
+    seen = os.statvfs(small)
+    assert (seen.f_files, seen.f_favail) == (0, 0)
+    assert disk._free(small) == seen.f_bavail * seen.f_frsize > disk.LEAST_FREE
+    assert os.statvfs("/proc").f_blocks == 0
+    assert disk._free(Path("/proc")) >= disk.LEAST_FREE
+
+
 def fill(place: Path) -> Path:
     """Use up what is free to the last byte."""
     file = place / "others"

@@ -139,6 +139,12 @@ def test_more_than_the_disk_has_room_for_is_an_error_before_anything_is_written(
     assert names(tmp_path) == []
 
 
+def test_a_disk_of_unknown_size_is_tried() -> None:
+    assert os.statvfs("/proc").f_blocks == 0
+    with Folder(Path("/proc")) as folder:
+        folder.check_room(listed(["*"], FileEntry("a", 1)))
+
+
 def test_hidden_files_come_only_by_a_pattern_that_names_the_dot_and_are_told() -> None:
     found = listed(["out"], FileEntry("out/a", 1), FileEntry("out/.git/hooks/pre-commit", 1))
     assert [file.path for file in found.files] == ["out/a"]
