@@ -72,6 +72,8 @@ async def test_a_missing_program_is_127_and_nothing_ran(bench: Bench) -> None:
     assert (outcome.cause, outcome.started, exit_status(outcome)) == (Cause.NOT_FOUND, False, 127)
     assert "no-such-program-here: not found in PATH" in outcome.text
     assert (await bench.run("/no/such/file")).cause is Cause.NOT_FOUND
+    outcome = await bench.run("echo", "x" * (128 << 10))
+    assert (outcome.cause, outcome.started) == (Cause.SPAWN_FAILED, False) and "too long" in outcome.text
 
 
 async def test_what_cannot_be_executed_is_126(bench: Bench, tmp_path: Path) -> None:
