@@ -8,7 +8,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any, Protocol
+from typing import Any
 
 
 class Process:
@@ -116,13 +116,6 @@ class Link:
         self.cut[direction] = False
         for wire in [*self.wires]:
             wire.flush(direction)
-
-
-class End(Protocol):
-    """Who has an end of a wire."""
-
-    def receive(self, wire: "Wire", frame: Any) -> None: ...
-    def hung_up(self, wire: "Wire") -> None: ...
 
 
 class Wire:

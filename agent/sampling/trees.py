@@ -252,7 +252,7 @@ class Demand:
                 return None
             seen[pid] = field[19]
             ticks += sum(map(int, field[11:15]))
-            threads = [pid] if field[17] == b"1" else _threads(pid)
+            threads = [pid] if field[17] == b"1" else procs.threads(pid)
             for thread in threads:
                 if times := read(f"/proc/{pid}/task/{thread}/schedstat").split():
                     waits[thread] = int(times[1])
@@ -261,10 +261,3 @@ class Demand:
         self._waited += sum(max(0, wait - known[thread]) for thread, wait in waits.items() if thread in known)
         self._waits, self._seen = waits, seen
         return ticks * TICK + self._waited * _NANO
-
-
-def _threads(pid: int) -> list[int]:
-    try:
-        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
-    except OSError:
-        return []

@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import os
-import pwd
 import shlex
 import stat
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from distributed_grid.protocol.boosts import DURATION, Boost, needs
 from distributed_grid.protocol.errors import BadValue
 from distributed_grid.protocol.jobs import Cause, JobSpec, Outcome, Priority, Request, State, Step, parse_priority
 from distributed_grid.protocol.resources import GIB, MILLI, MOST_CPU, MOST_GPU, MOST_MEMORY, ResourceType
+from distributed_grid.runtime.accounts import name_of
 from distributed_grid.runtime.logs import get_logger
 
 NAME = "resource_boosts.json"
@@ -77,7 +77,7 @@ class ResourceBoostPersistence:
             kept = self._set_aside(f"corrupt-{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%SZ}")
             self._warn("Persistence file corrupted", str(corrupt), _HINT, kept=kept)
             return
-        user = _owner(about.st_uid)
+        user = name_of(about.st_uid)
         jobs, wrong = [], []
         for name, entry in entries:
             try:
@@ -243,11 +243,3 @@ def _time(entry: dict[str, Any], field: str) -> float:
     except (ValueError, OverflowError, OSError):
         raise BadValue(f"{field}: {str(found)[:40]!r} is no time") from None
     return max(0.0, seconds)
-
-
-def _owner(uid: int) -> str:
-    """The owner of the file, and so of its boosts."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

@@ -1,27 +1,9 @@
 """Values are read alike from YAML and from text."""
 
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from distributed_grid.config.settings import (
-    ClusterConfig,
-    ConfigError,
-    load,
-)
 from distributed_grid.protocol.resources import GIB
-from tests.config.conftest import Write
-
-
-def read(path: Path | None, **given: Any) -> ClusterConfig:
-    return load(path, environment=given.pop("environment", {}), **given)
-
-
-def problems(path: Path, **given: Any) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        read(path, **given)
-    return [str(problem).replace(f"{path}", "F") for problem in caught.value.problems]
+from tests.config.conftest import Write, read
 
 
 def test_lists_cores_sizes_and_labels_are_read_from_yaml_and_from_text(written: Write) -> None:

@@ -11,23 +11,11 @@ import pytest
 from distributed_grid.config.places import UntrustedConfig
 from distributed_grid.config.settings import (
     ClusterConfig,
-    ConfigError,
     find,
-    load,
     places,
     state_dir,
 )
 from distributed_grid.protocol.errors import BadValue, GridError
-
-
-def read(path: Path | None, **given: Any) -> ClusterConfig:
-    return load(path, environment=given.pop("environment", {}), **given)
-
-
-def problems(path: Path, **given: Any) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        read(path, **given)
-    return [str(problem).replace(f"{path}", "F") for problem in caught.value.problems]
 
 
 def test_a_place_that_cannot_be_looked_at_is_told(tmp_path: Path) -> None:

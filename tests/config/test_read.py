@@ -1,27 +1,15 @@
 """A configuration file is read with all its names, and every error has its place."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from distributed_grid.config import read as reading
 from distributed_grid.config.settings import (
-    ClusterConfig,
     ConfigError,
     load,
 )
-from tests.config.conftest import Write
-
-
-def read(path: Path | None, **given: Any) -> ClusterConfig:
-    return load(path, environment=given.pop("environment", {}), **given)
-
-
-def problems(path: Path, **given: Any) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        read(path, **given)
-    return [str(problem).replace(f"{path}", "F") for problem in caught.value.problems]
+from tests.config.conftest import Write, problems, read
 
 
 def test_both_places_of_resource_sharing_may_say_the_same_but_not_contradict(written: Write) -> None:

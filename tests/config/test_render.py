@@ -3,27 +3,9 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from distributed_grid.config import render as config_text
-from distributed_grid.config.settings import (
-    ClusterConfig,
-    ConfigError,
-    load,
-)
-from tests.config.conftest import Write
-
-
-def read(path: Path | None, **given: Any) -> ClusterConfig:
-    return load(path, environment=given.pop("environment", {}), **given)
-
-
-def problems(path: Path, **given: Any) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        read(path, **given)
-    return [str(problem).replace(f"{path}", "F") for problem in caught.value.problems]
+from tests.config.conftest import Write, read
 
 
 def test_the_file_that_init_writes_is_read_and_changes_nothing(written: Write) -> None:

@@ -2,7 +2,6 @@
 where it came from."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,12 +13,11 @@ from distributed_grid.config.settings import (
     OffloadingMode,
     PolicyName,
     SharingDisabled,
-    load,
 )
 from distributed_grid.identity.member import Member, contexts, use_context, write_member
 from distributed_grid.protocol.identity import Role
 from distributed_grid.protocol.resources import GIB, MIB
-from tests.config.conftest import Write
+from tests.config.conftest import Write, problems, read
 
 
 def limits_for(config: ClusterConfig, node: str) -> Limits:
@@ -82,16 +80,6 @@ resource_sharing:
     cpu_percent_max: 30.0        # CPU must be below 30% utilization
     cpu_min_cores: 1.0           # At least 1 CPU core free
 """
-
-
-def read(path: Path | None, **given: Any) -> ClusterConfig:
-    return load(path, environment=given.pop("environment", {}), **given)
-
-
-def problems(path: Path, **given: Any) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        read(path, **given)
-    return [str(problem).replace(f"{path}", "F") for problem in caught.value.problems]
 
 
 # --- the seeds' files -------------------------------------------------------------------------------------------------

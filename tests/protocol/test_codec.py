@@ -22,7 +22,6 @@ from tests.protocol.samples import MESSAGES
 
 GOLDEN = Path(__file__).parent / "golden" / "1.0"
 UNIONS = ("FromAgent", "ToAgent", "FromAgentData", "ToAgentData", "FromClient", "ToClient")
-HELLOS = ("Hello", "Welcome", "Refused")
 
 
 def kinds(union: str) -> set[str]:

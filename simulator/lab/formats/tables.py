@@ -3,7 +3,6 @@
 import csv
 import datetime
 import math
-import re
 from collections.abc import Callable, Sequence
 
 from distributed_grid.protocol.errors import BadValue
@@ -36,7 +35,6 @@ NAMES = {
     "gpu_model": ("gpu_model", "gpu_spec"),
 }
 """The columns of a csv of jobs, with the names that each may have."""
-_SIZE = re.compile(r"([0-9.]+)\s*([KMGT]?i?B?)", re.IGNORECASE)
 
 
 def fields_of(line: str, separator: str) -> list[str]:

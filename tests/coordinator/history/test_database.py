@@ -21,7 +21,6 @@ from distributed_grid.protocol.messages.history import DayOfLoans
 
 NOW = 1_800_000_000
 FIRST = NOW // MINUTE
-ALL = range(FIRST - 10_000, FIRST + 10_000)
 
 
 def minute(at: int, one: int = 7, node: str = "lab1") -> Row:

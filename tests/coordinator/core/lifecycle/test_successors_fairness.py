@@ -27,7 +27,6 @@ from tests.depth import tries
 
 WAY = 0.003
 """Seconds that a message takes from the coordinator to a node or back."""
-CPU = Request(Resources(1000, GIB))
 
 
 class Simulated:

@@ -18,7 +18,6 @@ from tests.coordinator.core.rebalancing.world import LOOK, Demand, World, balanc
 from tests.depth import DEEP
 
 NOW = 10_000.0
-LONG = Steady(1_000, 1e6)
 
 
 def view(*asks: Waiting, sources: Any = (), loans: Any = (), **more: Any) -> View:
