@@ -134,11 +134,12 @@ class Pipeline:
     def take(self, commands: list[Command]) -> None:
         """Sort the ledger's commands into records and what follows them."""
         for command in commands:
-            if isinstance(command, RECORDS):
+            if type(command) is Send:
+                # A renewal needs no record, and a slow disk must not let a lease expire.
+                (self._due if type(command.message) is Renewed else self._commands).append(command)
+            elif isinstance(command, RECORDS):
                 self._records.append(command)
                 self._urgent = self._urgent or not (isinstance(command, MAY_WAIT) and command.soon)
-            elif type(command) is Send and type(command.message) is Renewed:
-                self._due.append(command)  # it needs no record, and a slow disk must not let a lease expire
             else:
                 self._commands.append(command)
 

@@ -351,32 +351,30 @@ class FirstOverdue:
 
 def _first(state: GridState) -> Job | None:
     """The job that comes before all others, if it is overdue and the bound holds for it."""
-    sharing = state.policy.sharing
-    lines = [line for line in state.queue.lines.values() if not line.excluded]
+    sharing, queue = state.policy.sharing, state.queue
+    lines = [line for line in queue.lines.values() if not line.excluded]
     if sharing.order is ServiceOrder.SHARE or not lines:
         return None
     highest = max(line.request.priority for line in lines)
-    dues: list[tuple[float, int, Line]] = []
-    heads: dict[object, tuple[int, str]] = {}
+    firsts: dict[Standing, tuple[int, str, Line]] = {}
     for line in lines:
-        head = state.queue.head(line)
-        heads[line.standing] = min(head, heads.get(line.standing, head))
-    for line in lines:
-        turn, name = state.queue.head(line)
-        if line.request.priority is not highest or heads[line.standing][0] != turn:
-            continue
+        if line.request.priority is highest:
+            head = *queue.head(line), line
+            firsts[line.standing] = min(head, firsts.get(line.standing, head))
+    dues: list[tuple[float, int, str, Line]] = []
+    for turn, name, line in firsts.values():
         if not line.lasts:
             return None  # its place changes with what others run
-        limit = limit_of(line.lasts, line.standing.user, state.queue.run_times, sharing)
+        limit = limit_of(line.lasts, line.standing.user, queue.run_times, sharing)
         since = max(state.jobs[name].waits_since, line.standing.served_at)
-        dues.append((since + sharing.overdue_after * limit, turn, line))
-    due, _, line = min(dues, key=lambda one: one[:2])
+        dues.append((since + sharing.overdue_after * limit, turn, name, line))
+    due, _, name, line = min(dues, key=lambda one: one[:2])
     asked = line.request.constraints
     near = asked is not None and (asked.near or asked.apart)
     reserves = state.quotas.allowed(line.standing.user, line.operator).reserves
     if due > state.now or line.request.gang or line.request.ray or near or not reserves:
         return None
-    return state.jobs[state.queue.head(line)[1]]
+    return state.jobs[name]
 
 
 def _lends(node: Node, request: Request) -> bool:
