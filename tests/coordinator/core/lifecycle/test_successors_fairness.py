@@ -33,7 +33,7 @@ class Simulated:
     """A ledger with one node of so many cores; each job runs for as long as its name says in `lasts`."""
 
     def __init__(self, cores: int) -> None:
-        self.ledger, self.now, self.count = Ledger(), 0.0, 0
+        self.ledger, self.now, self.count = Ledger(watched=()), 0.0, 0  # a view of each change is not looked at
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.number = 0
         self.lasts: dict[str, float] = {}
