@@ -1,6 +1,5 @@
-"""A simulated agent: the real table, lender and owner policy between models of the shell around them. Stands for
-agent/runtime.py, agent/session.py, agent/owner_policy.py and agent/fencing.py.
-"""
+"""A simulated agent: the real table, lender and owner policy, with models of the shell around them. It replaces
+agent/runtime.py, agent/session.py, agent/owner_policy.py and agent/fencing.py."""
 
 from typing import Any
 

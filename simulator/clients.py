@@ -1,6 +1,5 @@
-"""Simulated people: clients, each of which submits one job under one key until it hears an answer and may cancel
-it; and operators, who drain a node and undrain it later, or grant rights.
-"""
+"""Simulated people: clients, each of which submits one job under one key until it gets an answer and may cancel it; and
+operators, who drain a node and undrain it later, or grant rights."""
 
 from collections.abc import Callable
 from typing import Any

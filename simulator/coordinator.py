@@ -1,7 +1,6 @@
-"""A simulated coordinator: the real ledger in the real commit pipeline, between models of the disk, of the sessions of
-agents (the newest wins) and of requests. Stands for coordinator/driver.py, coordinator/api/server.py and
-coordinator/api/requests.py.
-"""
+"""A simulated coordinator: the real ledger in the real commit pipeline, with models of the disk, of the sessions of
+agents (the newest wins) and of requests. It replaces coordinator/driver.py, coordinator/api/server.py and
+coordinator/api/requests.py."""
 
 import random
 from abc import ABC, abstractmethod

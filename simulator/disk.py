@@ -1,6 +1,5 @@
-"""The coordinator's store: what is committed, as bytes, so that nothing of a ledger that is gone lives on in the next
-one. Stands for coordinator/store/store.py.
-"""
+"""The coordinator's store: what is committed, as bytes, so that no object of an earlier ledger is shared with the next
+one. It replaces coordinator/store/store.py."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,6 @@
-"""Simulated time: what is due when, and to which process it happens (nothing to a dead one; to a suspended one
-when it resumes, in order). And simulated connections, as TCP with keepalives makes them: what is sent on one
-arrives in order or not at all, and the end of one may be learned late.
-"""
+"""Simulated time: what happens when, and to which process (nothing to a dead one; to a suspended one when it resumes,
+in order). And simulated connections, like TCP with keepalives: what is sent on a connection arrives in order or not at
+all, and its end may be noticed late."""
 
 import hashlib
 import random

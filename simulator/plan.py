@@ -1,6 +1,5 @@
-"""What a seed stands for: nodes, jobs, demand in Ray and faults, all drawn beforehand, so that a plan can be cut piece
-by piece while what it shows stays.
-"""
+"""The plan of a seed: nodes, jobs, demand in Ray and faults. All are drawn before the run, so a plan can be reduced
+piece by piece while it still shows the same violation."""
 
 import random
 from collections.abc import Collection

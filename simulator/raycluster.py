@@ -1,6 +1,5 @@
 """A Ray cluster beside a simulated grid: what waits there, and which raylets of boosts have joined and are used. It
-outlives the coordinators that ask it. Stands for Ray itself, with coordinator/ray/.
-"""
+outlives the coordinators that ask it. It replaces Ray itself and coordinator/ray/."""
 
 from collections.abc import Iterator
 

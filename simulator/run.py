@@ -1,4 +1,4 @@
-"""Running a seed, and what to do with one that shows something: tell its story, and cut its plan down."""
+"""Runs a seed; if it shows a violation, tells the last steps and reduces its plan."""
 
 import re
 from collections.abc import Collection

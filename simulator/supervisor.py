@@ -1,7 +1,6 @@
-"""A simulated supervisor: the real promises (`Allocations`), endings, freezes, leases and journal's records of
-agent/supervisor/, over simulated processes, disk and clock; and the agent's end of the connection to it, which stands
-for agent/launch/launcher.py.
-"""
+"""A simulated supervisor: the real guarantees (`Allocations`), endings, freezes, leases and journal records of
+agent/supervisor/, with simulated processes, disk and clock; and the agent's end of the connection to it, which replaces
+agent/launch/launcher.py."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -1,6 +1,5 @@
-"""What users submit in the world of a seed: jobs of many kinds, each kind drawn apart, so that what a seed stood for
-before a kind was there is in what it stands for now.
-"""
+"""What users submit in the grid of a seed: jobs of many kinds. Each kind is drawn independently, so that a new kind
+leaves the others of a seed as they were."""
 
 import random
 from collections.abc import Collection

@@ -1,6 +1,4 @@
-"""A whole grid made from a plan: run it through its faults, let it recover, and see that everything has come to
-its end.
-"""
+"""A whole grid made from a plan: run it through its faults, let it recover, and check that everything has ended."""
 
 import random
 from collections.abc import Callable

@@ -1,7 +1,6 @@
 """The ledger: the only entry point to the state of the grid. Events go in with the time, commands come out for the
-shell to perform. Here are the handlers by kind of event and of deadline, the consequences of state changes, and the
-restoring of a store after a restart.
-"""
+shell to perform. This module has the handlers by kind of event and of deadline, the consequences of state changes, and
+the restoring of a store after a restart."""
 
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence

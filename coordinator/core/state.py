@@ -146,7 +146,7 @@ class GridState(GridData):
         self.jobs[job.id] = job
         self.turns[job.id] = self.next_turn
         self.next_turn += 1
-        self.quotas.came(job)
+        self.quotas.add_job(job)
         self.index_job(job)
 
     def index_job(self, job: Job) -> None:
@@ -162,7 +162,7 @@ class GridState(GridData):
         del self.jobs[job.id], self.turns[job.id]
         self.index.affinity.remove_waiting(job)
         self.index.affinity.leave(job)
-        self.quotas.went(job)
+        self.quotas.remove_job(job)
         if job.spec.hold:
             self.holds.changed[job.id] = None
         self._unblock_affine(job)
@@ -239,7 +239,7 @@ class GridState(GridData):
             self.holds.leave(job.request.within, job.id)
             return
         self.queue.remove(job.id)
-        self.quotas.left(job)
+        self.quotas.left_queue(job)
         self.unreserve(job.id)
         self.index.affinity.remove_waiting(job)
         self.fresh.pop(job.id, None)
@@ -286,7 +286,7 @@ class GridState(GridData):
         allocation.lease, allocation.within = lease, hold.id
         self.allocations[allocation.id] = node.inside[allocation.id] = allocation
         self.placements[allocation.id] = placement
-        self.quotas.enter(job)
+        self.quotas.enter_hold(job)
         self._placed(job, node)
         return allocation
 
@@ -334,7 +334,7 @@ class GridState(GridData):
     def _charge(self, job: Job, allocation: Allocation) -> None:
         """It holds its grant from now on."""
         self.shares.take(job.user, allocation.grant.charged, self.now, self.policy.sharing)
-        self.quotas.take(job, allocation)
+        self.quotas.add_allocation(job, allocation)
         accounts.begin(self, job.user, allocation)
         self._share_changed(job.user)
 
@@ -344,7 +344,7 @@ class GridState(GridData):
         self.shares.give(job.user, allocation.grant.charged, ran, self.now, self.policy.sharing)
         self._share_changed(job.user)
         accounts.end(self, allocation)
-        self.out += (RecordSpent(*spent) for spent in self.quotas.give(job, allocation, self.now))
+        self.out += (RecordSpent(*spent) for spent in self.quotas.remove_allocation(job, allocation, self.now))
 
     def reduce(self, allocation: Allocation, grant: Grant) -> None:
         """It holds only this part of its grant from now on: the rest of it is not there any more, and its node offers
@@ -420,7 +420,7 @@ class GridState(GridData):
             self._leave_chains(node, allocation)
         elif allocation.id in node.inside:
             del node.inside[allocation.id]
-            self.quotas.leave(job)
+            self.quotas.leave_hold(job)
             if allocation.id in node.counting:  # the next offer tells whether it is back
                 del node.counting[allocation.id]
                 assert node.capacity is not None
@@ -446,7 +446,7 @@ class GridState(GridData):
             del node.inside[allocation.id]
             allocation.within, allocation.granted = "", self.now
             job = self.jobs[allocation.job]
-            self.quotas.leave(job)
+            self.quotas.leave_hold(job)
             job.request, job.amended = msgspec.structs.replace(job.request, within=""), True
             self.hold(allocation)
             self._charge(job, allocation)

@@ -1,1 +1,1 @@
-"""What must be true of a simulated grid at every moment, worked out without the ledger's own reckoning."""
+"""The checks of a simulated grid at every moment, computed independently of the ledger."""

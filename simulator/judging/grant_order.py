@@ -1,18 +1,18 @@
-"""What must be true of the order in which places are given, at every single grant. Two rules, and from them follows
-that nobody starves:
+"""Checks the order of grants, at every single grant. Two rules, from which follows that no job starves:
 
-- Who is passed on a node had no room there. At the grant of a place on a node nobody waits who comes before (in a
-  higher class; in the same one who is overdue, or clearly before by precedence or share, or earlier in the same lane)
-  and could be placed on it; unless that node is kept for somebody who comes before the passed one as well. (Who wants
-  to be near to a job that was placed in this very pass is looked at in the next one, which follows at once.)
-- Who has a node kept is not kept waiting longer. Whoever is granted something on a node that is kept for one before it
-  is over by the moment that was promised, or leaves room for that one when those have ended whom it waits for.
+- A job that is passed over on a node had no room there. When a place on a node is granted, no job waits that comes
+  before (in a higher class; in the same class if it is overdue, or clearly before by precedence or share, or earlier
+  in the same lane) and could be placed on that node; unless the node is reserved for a job that comes before that one
+  as well. (A job that has to be near another one that was placed in this very pass is considered in the next pass,
+  which follows at once.)
+- A job with a reserved node is not delayed. A job that is granted something on a node that is reserved for one before
+  it ends before the promised start, or leaves enough room when the jobs that the reservation waits for have ended.
 
-A successor that was overdue and is taken back before it has started is overdue again: nobody was served.
+A successor that was overdue and is taken back before it has started is overdue again: it was not served.
 
-So what waits is delayed only by those before it, and these come to an end: who is overdue is passed by nobody who comes
-later, and the first that cannot start has its node, and keeps it. A third rule looks at that: who is first and overdue
-starts by the time that is due to it. What users hold is added up here from the allocations.
+So a waiting job is delayed only by those before it, and these come to an end: an overdue job is passed by no later job,
+and the first job that cannot start has a reserved node and keeps it. A third rule checks that: the first job, if
+overdue, starts by the time that is due to it. What users hold is added up here from the allocations.
 """
 
 import math

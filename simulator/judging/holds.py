@@ -1,7 +1,5 @@
-"""What must be true of holds, worked out here from what is on disk and from the processes there really are: what runs
-inside takes no more than its hold has, nobody else gets any of that while the hold lasts, and a hold lasts as long as
-was asked for.
-"""
+"""Checks holds, from what is on disk and from the processes that really exist: the jobs inside use no more than their
+hold has, no other job gets any of it while the hold lasts, and a hold lasts as long as was requested."""
 
 from collections import Counter
 from collections.abc import Iterable

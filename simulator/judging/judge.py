@@ -1,6 +1,5 @@
-"""The judge of a simulated grid: it keeps what really happened, holds what the coordinator makes durable and says
-against that, changes nothing, and raises a Violation at the first contradiction.
-"""
+"""The judge of a simulated grid: it records what really happened, compares that with what the coordinator stores and
+says, changes nothing, and raises a Violation at the first contradiction."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable

@@ -1,8 +1,6 @@
-"""What must be true of moves. Of jobs that are moved before the owner of their node comes, worked out here from the
-receipts on disk, from the plan of each job, and from what is forecast of the nodes, without the ledger's own reckoning.
-Of all moves: each says why, gains more than it costs, and keeps to the policy's times; no lender borrows; and where
-nothing changes, none is made.
-"""
+"""Checks moves. For jobs that are moved before the owner of their node comes: from the receipts on disk, the plan of
+each job, and the forecasts of the nodes, independently of the ledger. For all moves: each has a reason, gains more than
+it costs, and keeps to the policy's times; no lender borrows; and if nothing changes, none is made."""
 
 from collections.abc import Collection, Container, Mapping, Sequence
 

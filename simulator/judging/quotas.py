@@ -1,5 +1,5 @@
-"""What must be true of quotas at every single grant, worked out here from the rules, from what operators have granted,
-and from the allocations, without the ledger's own pools:
+"""Checks quotas at every single grant, from the rules, from what operators have granted, and from the allocations,
+without the ledger's own pools:
 
 - Nobody passes a quota: with what is granted, a user or group holds no more than allowed, and uses no more hours of the
   day than allowed if all that runs uses its time limit. (What a lower quota finds running goes on.)

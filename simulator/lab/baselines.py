@@ -1,6 +1,6 @@
 """Baseline policies: each is an order of the waiting jobs, and a rule for those that do not fit.
 
-They place jobs on the first machine with room, and know requested times, but no run times.
+They place jobs on the first machine with room, and know requested times but not run times.
 """
 
 import math

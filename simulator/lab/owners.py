@@ -1,8 +1,8 @@
-"""The owners of the machines, from a trace of use: the real lender and owner policy of an agent say, at each change,
+"""The owners of the machines, from a trace of use: the real lender and owner policy of an agent decide, at each change,
 which cores are lent, and which jobs are frozen or recalled.
 
 An owner uses the cores with the highest numbers first; jobs are given those with the lowest. Memory and GPUs are not in
-the trace: they are lent as they are.
+the trace, so all of them are lent.
 """
 
 import math

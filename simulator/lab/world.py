@@ -1,6 +1,5 @@
-"""The world of the lab: machines, jobs and their attempts under simulated time, for any policy. It keeps its own
-account of what is held and checks each decision against it, so a policy cannot use anything twice.
-"""
+"""The simulated cluster of the lab: machines, jobs and their attempts in simulated time, for any policy. It keeps its
+own account of what is held and checks each decision against it, so no policy can use a resource twice."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence

@@ -1,5 +1,6 @@
-"""The claim: whether the resources of a launch are available now, as the offer that the coordinator saw is older. The
-table checks the `conflict` with other holdings when a launch comes; the lender checks the rest by a new sample."""
+"""The claim: checks at a launch whether the granted resources are available now, because the offer that the coordinator
+saw is older. The table checks the `conflict` with other holdings when a launch arrives; the lender checks the rest with
+a new sample."""
 
 from collections.abc import Callable, Container
 

@@ -1,5 +1,5 @@
-"""What a node lends: samples and limits in, offers out. Only foreign use decides; our jobs just reduce it by what they
-hold. All times are of the samples' clock."""
+"""What a node lends: samples and limits in, offers out. Only foreign use decides; the grid's own jobs reduce an offer
+only by what they hold. All times are of the samples' clock."""
 
 import math
 from collections import deque
@@ -69,7 +69,7 @@ class Lender:
         self._held = tally(holdings)
         self._touch(self._held.gpus, now)
         self._judge(sample, now)
-        self._idle = self._let_through(sample)
+        self._idle = self._idle_resources(sample)
         self._plan = self._make(self._held)
         self._node = None
         supply = spare_plan.supply(self._plan, self._idle, self._held, sample, self.lends)
@@ -171,7 +171,7 @@ class Lender:
             self.limits, self.facts.cores, self.facts.gpus, self._sample, self._idle, held, preferred, self.lends
         )
 
-    def _let_through(self, sample: Sample) -> Idle:
+    def _idle_resources(self, sample: Sample) -> Idle:
         busy = [latch.why for latch in self._cores.values() if latch.why]
         return Idle(
             cores=frozenset(core for core, latch in self._cores.items() if not latch.why),

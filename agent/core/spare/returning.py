@@ -1,6 +1,6 @@
-"""Whether what a job held would be offered again at its end: what plan.make says of the parts of one grant, without
-making the whole plan. It costs what the grant names. Where a limit leaves some idle cores out, their order counts,
-which is found once a sample. Sets of cores are bit masks by number."""
+"""Whether the resources of a job would be offered again at its end: what plan.make says about the parts of one grant,
+without making the whole plan. The cost depends only on the grant. If a limit excludes some idle cores, the order of
+cores matters; it is computed once for each sample. Sets of cores are bit masks by number."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property

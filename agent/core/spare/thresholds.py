@@ -1,5 +1,5 @@
-"""A node's limits, its holdings added up, and checks of foreign use by device: each looks at one sample and returns as
-text why something is not lent, with the numbers and the setting concerned, or nothing."""
+"""A node's limits, the sum of its holdings, and checks of foreign use by device: each check looks at one sample and
+returns why something is not lent, as text with the numbers and the setting concerned, or nothing."""
 
 import math
 from collections import Counter

@@ -1,1 +1,1 @@
-"""Why a job waits or where a request would go, and what would help. Nothing is changed here."""
+"""Explanations: why a job waits or where a request would go, and what would help. Nothing is changed here."""

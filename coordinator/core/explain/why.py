@@ -1,6 +1,5 @@
-"""Why a job waits or runs where it does, or where a request would go, by the functions that decide it; and the smallest
-change of a request with which it could start now. Read-only.
-"""
+"""Why a job waits or runs where it does, or where a request would go, by the same functions that decide it; and the
+smallest change of a request with which it could start now. Read-only."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping

@@ -1,1 +1,1 @@
-"""Who waits, in what order they are served, and the groups that they are in."""
+"""The queue: which jobs wait, in what order they are served, and their groups."""

@@ -1,6 +1,5 @@
-"""Admission: submit, cancel and signal requests, each with one answer; and how a job, new or restored, enters the
-ledger.
-"""
+"""Admission: requests to submit, cancel and signal jobs, each with one answer; and how a new or restored job enters the
+ledger."""
 
 from typing import Any
 

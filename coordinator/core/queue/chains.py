@@ -1,7 +1,6 @@
-"""Successors: allocations that were granted what another one holds, for when that has ended, so that no slot waits for
-the coordinator (docs/successors.md). Here are their chains, and how long the jobs of a line run, as learned. Data only:
-who gets a successor is decided in lifecycle/successors.py.
-"""
+"""Chains of successors, and the learned run times of the jobs of a line. A successor is an allocation that was granted
+what another one holds, for when that has ended, so that no slot waits for the coordinator (docs/successors.md). Data
+only: lifecycle/successors.py decides which job gets a successor."""
 
 from collections import deque
 from collections.abc import Iterator

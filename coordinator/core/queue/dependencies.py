@@ -1,5 +1,6 @@
-"""Dependencies and begin times: a job or whole array is held back from the queue until other jobs started or ended,
-and its begin time has come. Held-back jobs cost a pass nothing, and an event costs only the dependents it affects.
+"""Dependencies and begin times: a job or whole array is held back from the queue until other jobs have started or
+ended, and its begin time has come. Jobs that are held back cost a pass nothing, and an event costs only the dependents
+that it affects.
 
 A met condition is removed from the dependent's record in the same transaction as the event that met it, so the
 conditions that are left after a restart are the unmet ones.

@@ -1,11 +1,12 @@
 """Fair share: what each user holds now, and past use, which counts half as much after each half-life. In a priority
-class the user with the smaller share is served first (docs/shares.md).
+class the user with the smallest share is served first (docs/shares.md).
 
     share = (dominant share of what is held now + average dominant share of the past) / weight
 
-The dominant share of an amount is its largest fraction of what the known nodes lend together, of cores, memory or GPUs.
-Past use is an exponential moving average, as HTCondor's. A grant counts in full from the moment it is made, so that a
-burst is charged at once; and an attempt is charged `charged_least` seconds at least, so that short ones count too.
+The dominant share of an amount is the largest of its fractions of what the known nodes lend together, by cores, memory
+and GPUs. Past use is an exponential moving average, as in HTCondor. A grant counts in full from the moment it is made,
+so that a burst is charged at once; and each attempt is charged for at least `charged_least` seconds, so that short ones
+count too.
 """
 
 import math

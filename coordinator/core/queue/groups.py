@@ -1,6 +1,5 @@
-"""Groups: many jobs of one submission; how many of an array are released to the queue at once, and when too many
-failures end the rest. Members that are not released yet are not in the queue and cost a pass nothing.
-"""
+"""Groups: many jobs of one submission; how many members of an array are released to the queue at once, and when too
+many failures end the rest. Members that are not released yet are not in the queue and cost a pass nothing."""
 
 from distributed_grid.coordinator.core.lifecycle import outcomes
 from distributed_grid.coordinator.core.lifecycle.attempts import request_stop

@@ -1,7 +1,7 @@
-"""The order of service in a pass: over the lines with a new job alone, or over all. Of all, behind the first line of a
-user's class that cannot start, only those are visited that may fit a node with new room; an index by needs keeps the
-others out of the pass. Where no reservation can be made either, standings without such a line are passed by as a whole.
-"""
+"""The order of service in a pass: either over the lines with a new job, or over all lines. If the first line of a
+user's class cannot start, of the lines after it only those are visited that may fit a node with new room; an index by
+needs keeps the others out of the pass. If no reservation can be made either, standings without such a line are skipped
+as a whole."""
 
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush, heapreplace

@@ -1,9 +1,9 @@
-"""The rights that are in force, by user, and the pools that quotas are counted in: one for each user with quotas, and
-one for each group with quotas, which its members share.
+"""The rights in force for each user, and the pools in which quotas are counted: one for each user with quotas, and one
+for each group with quotas, which its members share.
 
-A pool counts what its jobs hold and what is earmarked for them. Hours are counted by days of UTC: what ended attempts
-used of a day is added up here (`Spent`), what running ones use follows from their grants (rights.py). Users without
-quotas are in no pool, and cost a lookup.
+A pool counts what its jobs hold and what is earmarked for them. Hours are counted by days of UTC: the use of ended
+attempts is added up here (`Spent`), that of running ones follows from their grants (rights.py). Users without quotas
+are in no pool, and cost only a lookup.
 """
 
 from collections.abc import Iterable, Mapping
@@ -193,23 +193,23 @@ class Quotas:
                 for place in job.phase.earmark.places:
                     self.earmark(job, place.grant)
         for allocation in allocations:
-            self.take(jobs[allocation.job], allocation)
+            self.add_allocation(jobs[allocation.job], allocation)
         for allocation in inside:
-            self.enter(jobs[allocation.job])
+            self.enter_hold(jobs[allocation.job])
 
     # --- counting -----------------------------------------------------------------------------------------------------
 
-    def came(self, job: Job) -> None:
-        """A job lives."""
+    def add_job(self, job: Job) -> None:
+        """Count a job that is not ended."""
         for pool in self.pools(job):
             pool.jobs += 1
 
-    def went(self, job: Job) -> None:
-        """A job has ended."""
+    def remove_job(self, job: Job) -> None:
+        """Stop counting a job, which has ended."""
         for pool in self.pools(job):
             pool.jobs -= 1
 
-    def take(self, job: Job, allocation: Allocation) -> None:
+    def add_allocation(self, job: Job, allocation: Allocation) -> None:
         """Count what a job holds from now on."""
         for pool in self.pools(job):
             pool.allocations[allocation.id] = allocation
@@ -217,13 +217,13 @@ class Quotas:
             if pool.used:
                 pool.added.append(allocation)
 
-    def enter(self, job: Job) -> None:
-        """A job has a place inside of a hold from now on."""
+    def enter_hold(self, job: Job) -> None:
+        """Count a job that got its place inside of a hold."""
         for pool in self.pools(job):
             pool.inside += 1
 
-    def leave(self, job: Job) -> None:
-        """It has that no more, or holds it by itself."""
+    def leave_hold(self, job: Job) -> None:
+        """Stop counting a job inside of a hold: it has ended, or holds its grant itself now."""
         for pool in self.pools(job):
             pool.inside -= 1
 
@@ -234,7 +234,7 @@ class Quotas:
             pool.added.clear()
         self.counted.clear()
 
-    def give(self, job: Job, allocation: Allocation, now: float) -> list[tuple[str, Spent]]:
+    def remove_allocation(self, job: Job, allocation: Allocation, now: float) -> list[tuple[str, Spent]]:
         """Stop counting what a job has given back; returns what the pools with quotas of hours have spent."""
         spent: list[tuple[str, Spent]] = []
         for pool in self.pools(job):
@@ -256,7 +256,7 @@ class Quotas:
             pool.held = pool.held - grant.resources
             self._note(pool)
 
-    def left(self, job: Job) -> None:
+    def left_queue(self, job: Job) -> None:
         """Note that a job has left the queue."""
         for pool in self.pools(job):
             if job.id in (pool.first, pool.first_for_hours):

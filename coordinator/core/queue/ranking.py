@@ -1,7 +1,6 @@
 """The ranks of standings, by which they are served within their class: by precedence or by share, as configured
-(docs/shares.md). Ranks change with time and are computed anew now and then; the standings of a user whose holdings
-change are ranked at once.
-"""
+(docs/shares.md). Ranks change with time and are computed again at an interval; the standings of a user whose holdings
+change are ranked at once."""
 
 import math
 

@@ -1,8 +1,8 @@
 """Reservations with backfill against starvation: a node is reserved for a user's first job that cannot start yet, and
 jobs behind it may only start there if they do not delay it (docs/shares.md).
 
-It is the node where that job could start the earliest, by the time limits of what runs there. The job itself may start
-on any other node. A reservation lasts until the job has started or ended, or cannot use the node any more.
+The reserved node is the one where that job could start first, by the time limits of what runs there. The job itself may
+start on any other node. A reservation lasts until the job has started or ended, or can no longer use the node.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""Rights and quotas (docs/rights.md): what is refused at the submission, and what waits until a quota allows it.
+"""Rights and quotas (docs/rights.md): what is refused at submission, and what waits until a quota allows it.
 
-A line of the queue whose quota is reached is excluded from the order of service: it is given no reservation, preempts
-nobody and keeps nobody waiting, except later jobs of the same pool that would take what it waits for. Its jobs keep
-their turns, and it is reviewed whenever something of its pools becomes free. What runs is never ended by a quota.
+A line of the queue whose quota is reached is excluded from the order of service: it gets no reservation, preempts
+nothing and delays nothing, except later jobs of the same pool that would use what it waits for. Its jobs keep their
+turns, and it is reviewed whenever resources of its pools become free. A quota never ends a running job.
 """
 
 import math

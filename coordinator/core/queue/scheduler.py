@@ -1,6 +1,5 @@
-"""The scheduling pass: start the waiting jobs that fit, in the order of service. A refused line is not tried again
-before a node with room for it has freed capacity, and a pass ends when no request fits anywhere.
-"""
+"""The scheduling pass: starts the waiting jobs that fit, in the order of service. A refused line is not tried again
+before a node with room for it has freed capacity, and a pass ends when no request fits anywhere."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Unpack gzip, xz, bzip2, zip and tar, told from the content: bytes in, text out."""
+"""Unpacks gzip, xz, bzip2, zip and tar, detected by the content: bytes in, text out."""
 
 import bz2
 import gzip

@@ -43,8 +43,8 @@ def test_members_of_a_group_share_its_pool() -> None:
 def test_what_an_ended_attempt_used_is_spent_of_the_day_alone() -> None:
     quotas = Quotas(Rules(users={"ann": Rights(core_hours=1000)}))
     one, held = job("j", CPU), allocation(2, 10 * DAY - 100)
-    quotas.take(one, held)
-    assert quotas.give(one, held, 10 * DAY + 50) == [("user/ann", Spent(10, 2000 * 50_000, 0))]
+    quotas.add_allocation(one, held)
+    assert quotas.remove_allocation(one, held, 10 * DAY + 50) == [("user/ann", Spent(10, 2000 * 50_000, 0))]
     (pool,) = quotas.pools(one)
     assert quotas.spent_of(pool, 10).cpu == 100_000_000 and quotas.spent_of(pool, 11) == Spent(11)
     assert not pool.held and not pool.allocations
