@@ -40,6 +40,7 @@ class ConfigError(BadValue):
         more = len(self.problems) - 1
         also = f"and {counted(more, 'more error')} in the configuration" if more else ""
         super().__init__(f"{first.where}: {first.what}", why=also, hint=first.hint)
+        self.__notes__ = []  # a traceback shows all of it by its text
 
     def __str__(self) -> str:
         return "; ".join(str(problem) for problem in self.problems)

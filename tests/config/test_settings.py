@@ -1,6 +1,7 @@
 """One configuration: the seeds' files are read as they are, every error is found with its line, every value knows
 where it came from."""
 
+import traceback
 from pathlib import Path
 
 import pytest
@@ -217,6 +218,13 @@ def test_the_error_for_people_has_no_traceback_and_all_lines(written: Write) -> 
     lines = caught.value.lines()
     assert [line.partition(":")[0] for line in lines] == ["error", "  try", "error", "  try"]
     assert "did you mean 'name'?" in lines[1]
+
+
+def test_a_traceback_tells_each_problem_once(written: Write) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(written("nam: x\nport: 1\n"))
+    shown = "".join(traceback.format_exception(caught.value)).splitlines()[-1]
+    assert shown.endswith(str(caught.value)) and shown.count("did you mean 'name'?") == 1 and "'port'" in shown
 
 
 def test_a_key_twice_and_marks_that_are_too_close_are_errors(written: Write) -> None:
