@@ -140,7 +140,7 @@ class Invocation:
         return found
 
     def say(self, text: str) -> None:
-        """A line of ours, on stderr, unless we are to be quiet."""
+        """Print a message of grid itself on stderr, except with --quiet."""
         if not self.quiet:
             print_error(f"grid: {printable(text)}")
 

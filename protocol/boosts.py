@@ -120,8 +120,8 @@ def needs(kind: ResourceType, amount: int) -> Resources:
 
 
 def last_words(stderr: str, stdout: str = "") -> str:
-    """Of all that Ray printed, what says why it did not come up, or ended. `ray start` repeats on stdout what its
-    raylet said last."""
+    """The lines of Ray's output that say why it did not start, or ended. `ray start` repeats the raylet's last lines on
+    stdout."""
     lines = [line for text in (stdout, stderr) for one in text.splitlines() if (line := one.strip())]
     weighty = [re.sub(_LOGGED, "", line) for line in lines if not re.match(_LIGHT, line)]
     said = [line for line in weighty if _tells(line)]

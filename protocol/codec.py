@@ -172,7 +172,7 @@ def unsendable(error: Exception) -> str:
 
 
 class Unusable(msgspec.Struct, frozen=True):
-    """Stands for a request with this number that was not read: a value in it, or in one that came with it, is out of
+    """Replaces a request with this number that was not read: a value in it, or in one of the same frame, is out of
     bounds."""
 
     id: int

@@ -93,7 +93,7 @@ def _matching_depths(parts: Sequence[str], pattern: Sequence[str]) -> tuple[list
 
 
 def _beyond_stars(places: set[int], pattern: Sequence[str]) -> set[int]:
-    """With the places behind each `**`, which may stand for nothing."""
+    """Add the places after each `**`, which may match nothing."""
     for at in list(places):
         while at < len(pattern) and pattern[at] == "**":
             at += 1

@@ -19,8 +19,8 @@ MOST_USES = 10_000
 
 
 class Role(StrEnum):
-    """What a peer may be. An agent speaks for its own node only; a client sees and ends its own jobs, an operator all
-    of them; a viewer sees how the grid is, and nobody's commands, environments or output."""
+    """The role of a peer. An agent acts for its own node only; a client sees and ends its own jobs, an operator all
+    jobs; a viewer sees the state of the grid, but no commands, environments or output."""
 
     COORDINATOR = "coordinator"
     AGENT = "agent"

@@ -110,7 +110,8 @@ class Inputs:
             self.poll(connected())
 
     def poll(self, connected: bool) -> None:
-        """End the jobs of which nobody was heard for too long; nobody could be, unless `connected`."""
+        """End the jobs whose submitter was not heard for too long; without a connection (`connected`) that time does
+        not count."""
         if not connected:
             self.reachable()
             return

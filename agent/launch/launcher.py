@@ -253,7 +253,7 @@ class Launcher:
         self._ask(message)
 
     def withdraw(self, stop: Stop) -> None:
-        """End the allocation if it has not started; else its Started or Exited is reported as ever."""
+        """End the allocation if it has not started; otherwise its Started or Exited is reported as usual."""
         if not self.queues:  # nothing waits there: it starts now, or was never there
             if stop.allocation not in self._unanswered:
                 self.stop(stop)

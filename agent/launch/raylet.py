@@ -344,7 +344,7 @@ def _claim(begin: int, end: int) -> list[socket.socket] | None:
 
 
 def _release_where(over: Callable[[float, str], bool]) -> None:
-    """Release the claims of which this holds, by their end and allocation."""
+    """Release the claims for which this function of end and allocation is true."""
     for claim in [one for one in _claimed if over(*one[:2])]:
         _claimed.remove(claim)
         _release(claim[2])

@@ -80,8 +80,8 @@ class UserIds:
         self._first, self._last, self._newest = first, last, begin
 
     def pick(self, taken: Container[int]) -> int:
-        """The next one that is not taken. Another agent of the machine that gives out the same one at the same moment
-        is not seen. Raises OSError where none is left."""
+        """The next user id that is not taken. It does not detect that another agent of the machine picks the same one
+        at the same moment. Raises OSError if none is left."""
         for _ in range(self._first, self._last + 1):
             self._newest = self._newest + 1 if self._newest < self._last else self._first
             if self._newest not in taken:

@@ -171,7 +171,7 @@ class Spawners:
                 self._read(spawning)
 
     def ended(self, pid: int) -> Spawning | None:
-        """A child of ours has ended. Returns the spawner if it was one."""
+        """Handle the end of a child process. Returns the spawner if it was one."""
         found = self._by_pid.get(pid)
         if found is not None:
             self.hear(found)

@@ -64,7 +64,8 @@ class Tree:
         return bool(self.running or self.ending or self.watched)
 
     def unsettled(self) -> bool:
-        """Whether children of ours or of dead spawners have to be polled, since no signal tells of them."""
+        """Whether children of the supervisor or of dead spawners have to be polled, because no signal reports their
+        end."""
         return self._unsure or bool(self.orphans)
 
     def reap(self, spawner_ended: Callable[[int], Job | None]) -> None:

@@ -154,7 +154,7 @@ class StatusLine:
             print_error(printable(f"grid: {job} queued{self._fit}"))
 
     def show(self, view: JobView) -> None:
-        """The job changed. What it holds and does not use is said to everybody, once."""
+        """The job changed. The warning about resources that it holds and does not use is printed once."""
         if view.unused != self._unused:
             self._unused = view.unused
             if view.unused:
@@ -205,7 +205,7 @@ class StatusLine:
             self._say(self._why)
 
     def again(self, view: JobView) -> None:
-        """The job is run again after an attempt: why is said to everybody."""
+        """The job is run again after an attempt: print why."""
         self.clear()
         why = next((step.text for step in reversed(view.story) if step.state is State.WAITING), "it is run again")
         self._say(f"{view.id}: {why}")

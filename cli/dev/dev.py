@@ -123,7 +123,7 @@ def _locked(home: Path) -> Iterator[None]:
 
 
 def _check_ours(home: Path) -> None:
-    """Raise GridError for a directory in which another user could put a coordinator in the place of ours."""
+    """Raise GridError for a directory in which another user could replace the coordinator's socket."""
     seen, why = home.stat(), ""
     if seen.st_uid != os.geteuid():
         why = f"it belongs to {name_of(seen.st_uid)}"
@@ -273,7 +273,7 @@ def _await_offers(invocation: Invocation, plan: Plan, url: str, watched: dict[st
 
 
 def _offers(grid: "GridClient", with_gpus: set[str]) -> dict[str, str]:
-    """For each node what is wrong with it: nothing, that it is not up, or why it offers no CPU or no GPU."""
+    """For each node the problem with it: none, that it is not up, or why it offers no CPU or no GPU."""
 
     answer: Shared = grid.shared()
     found = {}

@@ -171,8 +171,8 @@ def _json(one: Any) -> dict[str, Any]:
 
 
 def read_invitation(text: str) -> str:
-    """The invitation that was meant: `-` stands for a line of stdin. One that was given as an argument is taken out of
-    what other users can see of this process."""
+    """The invitation; `-`: a line of stdin. An invitation that was given as an argument is overwritten in what other
+    users can see of this process."""
     if text != "-":
         hide_argument(text)
         return text

@@ -71,13 +71,13 @@ def group_row(view: GroupView) -> list[str]:
 
 
 def group_status(view: GroupView) -> int:
-    """The exit code that stands for a whole group: 0 if every member exited with 0, else 1."""
+    """The exit code for a whole group: 0 if every member exited with 0, otherwise 1."""
     return 1 if view.failed or view.cancelled else 0
 
 
 def status_of_all(ended: Iterable[JobView], grid_failed: int = GRID_FAILED) -> int:
-    """The exit code of several jobs: the highest. Who was ended with its gang counts only where nobody else failed;
-    `grid_failed` stands for those where the grid is at fault."""
+    """The exit code of several jobs: the highest. A member that was ended with its gang counts only if no other member
+    failed; `grid_failed` is the code of those that the grid failed."""
     outcomes = [view.outcome for view in ended if view.outcome]
     own = max((exit_status(one, grid_failed) for one in outcomes if one.cause is not Cause.GANG), default=0)
     return own or max((exit_status(one, grid_failed) for one in outcomes), default=0)
@@ -88,7 +88,7 @@ VERDICTS = 20
 
 
 def tell_ends(invocation: Invocation, waiting: "Waiting") -> int:
-    """Say how all that was waited for has ended; the exit code that stands for it."""
+    """Print how all awaited jobs have ended; returns the exit code for them."""
     ended = waiting.members()
     groups = list(waiting.groups.values())
     if invocation.output in ("json", "jsonl"):

@@ -272,8 +272,8 @@ def _said(options: dict[str, Any]) -> list[str]:
 
 
 def _owned(invocation: Invocation, own: bool, options: dict[str, Any]) -> list[str]:
-    """Whom a service of the machine belongs to, where nobody says it: root and who installs it. It runs as a user whom
-    nobody works as."""
+    """The owners of a machine's service if none are given: root and the user who installs it. The service itself runs
+    as a user of its own."""
     config = invocation.whole_config()
     if own or options["owners"] or config.agent.owners:
         return []

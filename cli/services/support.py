@@ -204,7 +204,7 @@ def _listing(folder: Path) -> str:
 
 
 def _journals() -> Iterator[tuple[str, str]]:
-    """The last lines of services of ours that are installed here."""
+    """The last log lines of the grid's services that are installed here."""
     from distributed_grid.cli.services.systemd import Installed
 
     program = shutil.which("journalctl")

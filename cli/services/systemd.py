@@ -131,7 +131,7 @@ def quoted(word: str) -> str:
 
 
 def unquoted(line: str) -> list[str]:
-    """The words of a line of ours."""
+    """The words of a line that `quoted` has made."""
     return [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(line)]
 
 
@@ -283,7 +283,7 @@ def made_here(name: str) -> bool:
 
 
 def remove_user(name: str) -> str:
-    """Remove a user that was made here and as whom no service is installed any more. Why it is kept; empty: it is
+    """Remove a user that `install` made and that no service runs as any more. Returns why it is kept; empty: it is
     removed."""
     if not made_here(name):
         return "it was not made by the grid"
@@ -338,8 +338,8 @@ def give(user: str, path: Path) -> None:
 
 
 def install(unit: Unit) -> Change:
-    """Write the unit, check it, enable it and start it anew; nothing is done of what is so already. Where it does not
-    start, all is put back as it was. Raises GridError."""
+    """Write the unit, check it, enable it and restart it; steps that are done already are skipped. If it does not
+    start, the earlier state is restored. Raises GridError."""
     at = Installed(unit.kind, not unit.runs_as)
     text = render(unit)
     before = at.path.read_text() if at.path.exists() else None

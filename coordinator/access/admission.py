@@ -193,8 +193,9 @@ def user_on_loopback(ours: socket.socket) -> int | None:
 
 
 def identity_of_user(uid: int, grid: str, node: str) -> Identity:
-    """Who a user of this machine is to the grid. `node`: of which node it says that it is the agent, where it is to be
-    believed. The name is looked up each time, for users may change. Raises NotAdmitted for users that jobs run as."""
+    """The identity of a user of this machine in the grid. `node`: the node whose agent it claims to be, if that claim
+    is trusted. The name is looked up each time, because users may change. Raises NotAdmitted for users that jobs run
+    as."""
     if is_wall_uid(uid):
         why = f"user {uid} is of the range that walls give to jobs"
         raise NotAdmitted("a job may not come in by the coordinator's socket", why, OTHERWISE)

@@ -135,8 +135,8 @@ class LoanAnswers:
         self._clock = clock
 
     async def answer(self, asked: GetLoans, only: str) -> Loans:
-        """Who lent what to whom; `only`: just the loans of this user, who may see no others (empty: all). Raises
-        BadValue for an unknown node."""
+        """The loans; `only`: just those of this user, who may see no others (empty: all). Raises BadValue for an
+        unknown node."""
         state, now = self._state, self._clock()
         sharing = state.policy.sharing
         if asked.node and asked.node not in state.nodes and asked.node not in sharing.owners:

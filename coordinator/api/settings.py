@@ -117,8 +117,8 @@ class GridSettings:
         return messages.NodeSettings(asked.id, asked.node, agent.settings, closed=closed)
 
     async def reload(self) -> str:
-        """Read the configuration again and hand it out; in words, what has changed. Raises GridError where it cannot be
-        used: then nothing has changed."""
+        """Read the configuration again and send it to the nodes; returns a text about what has changed. Raises
+        GridError if it cannot be used: then nothing has changed."""
         if self._read is None:
             raise GridError("this coordinator was not started with a configuration that can be read again")
         now = await self._read()

@@ -550,7 +550,7 @@ class GridClient(Exclusive):
             self._renew_at = time.monotonic() + welcome.renew_in
 
     def _renew_if_due(self) -> None:
-        """Have a new certificate when most of the life of ours is over; if that fails, it is tried again."""
+        """Renew the certificate when most of its validity is over; if that fails, it is tried again."""
         if self._identity is None or time.monotonic() < self._renew_at or not self.session.open:
             return
         self._renew_at = time.monotonic() + RENEW_AGAIN

@@ -279,7 +279,7 @@ class Connection:
             self._tasks.append(asyncio.create_task(self._keep_renewed(self._identity, welcome.renew_in)))
 
     async def _keep_renewed(self, identity: Path, seconds: float) -> None:
-        """Have a new certificate whenever most of the life of ours is over; if that fails, it is tried again."""
+        """Renew the certificate whenever most of its validity is over; if that fails, it is tried again."""
         while True:
             await asyncio.sleep(seconds)
             seconds = RENEW_AGAIN * random.uniform(1, 2)  # noqa: S311

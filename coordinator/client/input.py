@@ -135,7 +135,7 @@ class JobInput:
         return found
 
     def receive(self, number: int, answer: Any, now: float) -> bool:
-        """Take an answer, or the error in place of one; False: it is not to a request of ours."""
+        """Handle an answer, or the error instead of one; returns False if it answers no request of this input."""
         if not number or number not in (self._piece, self._question, self._cutting):
             return False
         self._piece, self._question, self._cutting = (

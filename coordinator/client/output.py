@@ -28,7 +28,8 @@ BEGUN = (State.RUNNING, State.STOPPING, State.LOST, State.ENDED)
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """Bytes of a stream; `gap`: so many before them are gone, of which the node keeps the beginning and the end."""
+    """Bytes of a stream; `gap`: number of bytes missing before them, because the node keeps only the beginning and the
+    end."""
 
     stream: str
     data: bytes
@@ -197,11 +198,11 @@ class JobOutput:
         return WantOutput(number, allocation or self.attempt, one.name, offset, size, wait, self._reader)
 
     def awaits(self, number: int) -> bool:
-        """Whether the request with this number is one of ours, and not answered."""
+        """Whether the request with this number was made here and is not answered."""
         return any(one.asked == number for one in self.streams.values())
 
     def receive(self, answer: Output, now: float) -> list[Piece]:
-        """Take an answer; one to another question is nothing."""
+        """Handle an answer; an answer to another question is ignored."""
         stream = next((one for one in self.streams.values() if one.asked == answer.id), None)
         if stream is None:
             return []
@@ -234,7 +235,7 @@ class JobOutput:
         return min(times, default=None)
 
     def incomplete(self) -> Stream | None:
-        """A stream of which something is gone, or the rest cannot be had."""
+        """A stream with missing bytes, or whose rest is not available."""
         return next((one for one in self.streams.values() if one.incomplete()), None)
 
     def _read(self, attempt: str) -> None:

@@ -223,7 +223,7 @@ def members(array: str) -> Steps[list[JobView]]:
 
 
 def _members(group: str, array: Array, size: int) -> Steps[list[JobView]]:
-    """The members of a group, of which one takes about so many bytes."""
+    """The members of a group; `size`: about how many bytes one takes."""
     names = [member_id(group, index) for index in indexes(array.parts)]
     most = max(1, min(_NAMED, _MEMBER_BYTES // size))
     found: list[JobView] = []

@@ -327,7 +327,7 @@ class Session:
         self.dial_at = None
 
     def not_dialled(self, error: GridError, now: float) -> None:
-        """There is no connection to be had. A session that was never open gives up where waiting cannot help."""
+        """A connection could not be made. A session that was never open gives up if waiting cannot help."""
         final = not isinstance(error, GridUnavailable) or (error.lasting and not self.opened)
         if final or now >= self._until:
             self._end(error)

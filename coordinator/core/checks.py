@@ -254,7 +254,7 @@ def _check_group(state: GridState, members: Members) -> int:
 
 
 def _check_slack(state: GridState, node: Node, allocation: Allocation, taken: set[int]) -> None:
-    """Check that a revocable allocation runs on cores of a holder, each of which has one such user, or is to end."""
+    """Check that a revocable allocation runs on cores of a holder, each with one such user, or is being ended."""
     name, grant = allocation.id, allocation.grant
     assert not grant.cores and not grant.gpus and grant.shared_core < 0, f"{name} is on slack, and holds {grant}"
     assert 0 < grant.slack_milli <= len(grant.slack) * MILLI, f"{name} gets {grant.slack_milli} of {grant.slack}"

@@ -35,7 +35,7 @@ log = get_logger("history")
 
 
 class Window(NamedTuple):
-    """Codes of a node's series at intervals of `step` seconds, of which the last one ends at or before now."""
+    """Codes of a node's series at intervals of `step` seconds; the last interval ends at or before now."""
 
     step: int
     codes: dict[Series, "array[int]"]
@@ -273,7 +273,7 @@ class History:
         return merged_loans([*found, *waiting]), more
 
     async def names(self) -> list[str]:
-        """The nodes of which something is kept."""
+        """The nodes with stored history."""
         found = set(self._nodes)
         if (database := self._database) is not None:
             try:

@@ -211,7 +211,7 @@ class Listener:
         return made
 
     def is_serving(self) -> bool:
-        """For the library, which asks it at the end of a handshake."""
+        """Called by the websockets library at the end of a handshake."""
         return bool(self._listening)
 
     async def close(self) -> None:

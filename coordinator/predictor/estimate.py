@@ -210,7 +210,7 @@ class Estimator:
         return min(highest, height + (fixed.on_line if method is LINE else fixed.on_high_line)), method
 
     def by_number(self, method: Method) -> bool:
-        """Whether what this method says goes by one of the features."""
+        """Whether the estimate of this method depends on a feature."""
         return (method is LINE or method is HIGH_LINE) and not self.line.flat
 
     def largest_seen(self) -> tuple[float, Method]:

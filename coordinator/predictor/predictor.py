@@ -212,7 +212,7 @@ class _Model:
         return said
 
     def _add(self, known: _Known) -> None:
-        """Of a user: samples of different kinds, of which the last says nothing about the next one."""
+        """Add samples of a user, of different kinds: one says nothing about the next."""
         for estimator, value in zip((self.seconds, self.memory, self.cores), known, strict=False):
             if value == value:
                 estimator.add(value)
@@ -247,7 +247,7 @@ class Predictor:
     # --- what is remembered -------------------------------------------------------------------------------------------
 
     def _model(self, key: int, features: int) -> _Model | None:
-        """The model of a shape of which enough is known; it is in use from now on."""
+        """The model of a shape with enough samples; it counts as in use from now on."""
         model = self._models.get(key)
         if model is not None:
             del self._models[key]

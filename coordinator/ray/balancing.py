@@ -125,7 +125,7 @@ class Balancer:
 
 
 def _target(nodes: Mapping[str, Node], told: list[dict[str, Any]]) -> str:
-    """Whom boosts are lent to: the node of the grid that the head is on, else the head by its name in Ray."""
+    """The target of boosts: the node of the grid that the head runs on, otherwise the head by its name in Ray."""
     heads = [one for one in told if one["head"]]
     on = next(iter(found_on(nodes, heads)), "")
     return on or next((one["name"] or one["host"] or one["ip"] for one in heads), "")

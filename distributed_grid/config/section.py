@@ -13,7 +13,7 @@ else:
     T = TypeVar("T")
 
     def section(*, frozen: Literal[True]) -> Callable[[type[T]], type[T]]:
-        """As `dataclass(frozen=True)`, for classes of which few objects are made."""
+        """Like `dataclass(frozen=True)`, for classes with few objects."""
         return _made
 
     def _made(cls: type[T]) -> type[T]:

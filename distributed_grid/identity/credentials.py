@@ -35,7 +35,7 @@ def server_context(folder: Path) -> ssl.SSLContext:
 
 
 def client_context(folder: Path) -> ssl.SSLContext:
-    """For an agent or a person, with the identity in this folder. Raises GridError."""
+    """The TLS context of an agent or a person, with the identity in this folder. Raises GridError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     return _ready(context, folder)

@@ -219,7 +219,7 @@ class _Adding:
     # --- and back ----------------------------------------------------------------------------------------------------
 
     async def _undo(self) -> list[str]:
-        """Undo what was begun, the last first; what of it could not be, in words."""
+        """Undo the steps that were begun, the last one first; returns a text about those that could not be undone."""
         left = []
         for step in reversed(self.begun):
             try:

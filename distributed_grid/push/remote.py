@@ -324,7 +324,7 @@ def _end(path: Path, seconds: float, kill: bool = True) -> None:
 
 
 def _tidy() -> None:
-    """Folders of ours that are empty go."""
+    """Remove the grid's own folders that are empty."""
     for path in (BUILDS, ROOT):
         with contextlib.suppress(OSError):
             path.rmdir()

@@ -320,7 +320,7 @@ class Remote:
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """A file as it is copied: of nobody's, for the user who gets it alone."""
+    """A file as it is copied: without an owner, readable only for the user who gets it."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mode = 0o600

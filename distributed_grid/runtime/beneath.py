@@ -179,7 +179,7 @@ def write_aside(root: int, data: bytes, mode: int) -> bytes:
 
 
 def kind(mode: int) -> str:
-    """What a file of this mode is, in words."""
+    """The kind of file that this mode means, as text."""
     return _KINDS.get(stat.S_IFMT(mode), "a regular file")
 
 

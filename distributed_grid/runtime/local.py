@@ -16,7 +16,7 @@ LOCAL_URI = "ws://localhost/"
 
 
 class NoSocket(GridError):
-    """Nobody is reached by this socket."""
+    """No coordinator can be reached by this socket."""
 
 
 def socket_path(url: str) -> Path | None:

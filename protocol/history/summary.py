@@ -84,7 +84,7 @@ class Performance(msgspec.Struct, frozen=True):
     moves_an_hour: float
 
     def plain(self) -> dict[str, object]:
-        """By the names of the sharing guide, for programs."""
+        """The summary by the names of the sharing guide, for programs."""
         time = self.execution_time
         return {
             "task_execution_time": {"median": round(time[0], 3), "p95": round(time[1], 3)}

@@ -41,7 +41,8 @@ class GetForecast(Message, frozen=True, tag="get-forecast"):
 
 
 class NodeForecast(Message, frozen=True, tag="node-forecast"):
-    """The node has been idle for `idle_for` seconds, and how likely it is so for longer; `why`: why nothing is said."""
+    """How long the node has been idle (`idle_for`, seconds), and how likely it stays idle; `why`: why there is no
+    forecast."""
 
     id: Number
     node: Word
@@ -51,8 +52,8 @@ class NodeForecast(Message, frozen=True, tag="node-forecast"):
 
 
 class GetLoans(Message, frozen=True, tag="get-loans"):
-    """Who lent what to whom: answered by Loans. `user`: only what this user lent or borrowed; `node`: of the days only
-    what was lent there; `days`: how many days back, with today (0: none)."""
+    """Request the loans: answered by Loans. `user`: only what this user lent or borrowed; `node`: of the days only what
+    was lent there; `days`: how many days back, with today (0: none)."""
 
     id: Number
     user: Word = ""

@@ -7,9 +7,9 @@ import msgspec
 
 
 def next_page(asked: Any, page: Any, number: int) -> Any:
-    """What to ask, with this number, for what is behind the answer to a ListJobs, GetStatus, GetShared, GetTrends,
-    GetBalancing or ListBoosts; None: that was all, or as many as were wanted, or it asked for no list. A job that ends
-    between two pages may be in both."""
+    """The request, with this number, for the page after an answer to a ListJobs, GetStatus, GetShared, GetTrends,
+    GetBalancing or ListBoosts; None: the answer was the last page, `limit` is reached, or the request was for no list.
+    A job that ends between two pages may be in both."""
     if not hasattr(asked, "past"):
         return None
     if not hasattr(asked, "limit"):
@@ -22,8 +22,8 @@ def next_page(asked: Any, page: Any, number: int) -> Any:
 
 
 def joined(*pages: Any) -> Any:
-    """One Jobs, Status, Shared, Trends, BalancingStatus or Boosts of several, each of which was asked for behind the
-    one before. What is no list is the last one's."""
+    """Several consecutive pages of Jobs, Status, Shared, Trends, BalancingStatus or Boosts as one. Fields that are not
+    lists are those of the last page."""
     last = pages[-1]
     lists: dict[str, Any] = {
         name: tuple({_key(view) or object(): view for page in pages for view in getattr(page, name)}.values())
@@ -36,7 +36,7 @@ def joined(*pages: Any) -> Any:
 
 
 def _key(view: Any) -> str:
-    """What tells a view from others of its list: its own id, that of its job (a boost), or the name of its node."""
+    """The key of a view in its list: its own id, that of its job (a boost), or the name of its node."""
     if hasattr(view, "id"):
         return str(view.id)
     if hasattr(view, "job"):

@@ -60,7 +60,7 @@ class Rights(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return Rights(**{name: value for name in LIMITS if (value := getattr(self, name)) not in (None, UNLIMITED)})
 
     def words(self) -> str:
-        """The rights that are set, as options of `grid quota set`; empty: none is."""
+        """The rights that are set, as options of `grid quota set`; empty: no right is set."""
         return " ".join(option(name, value) for name in NAMES if (value := getattr(self, name)) is not None)
 
 
@@ -74,7 +74,7 @@ A_DAY = {"core_hours": "cpu", "gpu_hours": "gpu"}
 
 
 class Whose(StrEnum):
-    """Whom rights are given to."""
+    """The user or group that rights are given to."""
 
     USER = "user"
     GROUP = "group"

@@ -117,8 +117,8 @@ class Holdings:
         return sum(self.all[key].gpu_excess(uuid, total) for key in self._using_gpus if key != but)
 
     def first(self, cores: Iterable[int]) -> tuple[int, str]:
-        """Of the allocations that hold any of these cores exclusively, the one that came first, and before it the
-        lowest of these cores that it holds; (-1, empty): nobody holds one."""
+        """The lowest of these cores that it holds, and the allocation: the oldest of those that hold any of these cores
+        exclusively; (-1, empty): none does."""
         found = [(self._arrivals[key], core, key) for core in cores for key in self.holders.get(core, ())]
         _, core, key = min(found, default=(0, -1, ""))
         return core, key

@@ -207,8 +207,9 @@ def core_troubles(limits: Limits, sample: Sample, cores: Iterable[int]) -> dict[
 
 
 def crowded(limits: Limits, sample: Sample, held: Collection[int], free: Iterable[int]) -> dict[int, str]:
-    """Why cores are not lent each of which could be: with jobs on all of them the owner would count as active at once,
-    as foreign use of lent cores is added up. `held` cores count first, then the `free` ones in their order."""
+    """Why cores are not lent although each one alone could be: with jobs on all of them the owner would count as active
+    at once, because foreign use of lent cores is added up. `held` cores count first, then the `free` ones in their
+    order."""
     if limits.cpu_percent_max >= OFF or limits.owner_policy is OwnerPolicy.CONTINUE:
         return {}
     total, whys = 0, dict[int, str]()

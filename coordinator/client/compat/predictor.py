@@ -145,7 +145,7 @@ def _size(given: Any) -> float:
 
 
 def _task(task: Mapping[str, Any]) -> tuple[Sequence[str], dict[str, float]]:
-    """The command that stands for a task, and its features. Raises BadValue."""
+    """The command by which a task is predicted, and its features. Raises BadValue."""
     known = ("command", "task_type", "parameters", "batch_size", "task_id")
     for name in _mapping("task", task):
         if name not in known:

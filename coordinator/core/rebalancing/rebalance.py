@@ -94,7 +94,7 @@ def refusal(source: Source, moved: Moved | None, values: SharingPolicy, marks: M
 
 
 def over_low(owner: Pressure, marks: Marks) -> str:
-    """The first part of the owner's pressure that is not under its low mark, in words; empty: all are."""
+    """A text about the first part of the owner's pressure that is not under its low mark; empty: all are."""
     parts = (("cpu", owner.cpu, marks.cpu_low), ("memory", owner.memory, marks.memory_low))
     for kind, part, low in parts if owner.gpu is None else (*parts, ("gpu", owner.gpu, marks.gpu_low)):
         if part >= low:
@@ -258,7 +258,7 @@ class _Lending:
         return ""
 
     def _over_high(self, ask: Waiting) -> str:
-        """The first kind of which the cluster is asked for more than its high mark; empty: none."""
+        """The first kind of resource for which the demand is above the cluster's high mark; empty: none."""
         return next((kind for kind in KINDS if getattr(ask.each, kind) and self._asked(kind) > self._high(kind)), "")
 
     def _high(self, kind: str) -> float:

@@ -71,7 +71,7 @@ class BalancingState(msgspec.Struct, omit_defaults=True):
         )
 
     def see(self, look: RayLook, now: float, interval: float) -> None:
-        """Take in the demand of this pass. Demand that is gone is no longer marked as lent for in vain."""
+        """Update with the demand of this pass. Demand that is gone is no longer marked as having an unused boost."""
         if self.seen and now - self.seen[-1].at > INTERRUPTED * interval:
             self.seen.clear()
         counts: dict[str, int] = {}

@@ -64,7 +64,7 @@ class Source(msgspec.Struct, frozen=True, gc=False):
     stays: float | None = None
 
     def excess(self, headroom: float) -> Resources:
-        """What is free beyond this part of the node: whole cores, and GPUs of which a part is not kept."""
+        """What is free beyond this part of the node: whole cores, and GPUs that are not kept."""
         kept_cores, kept_gpus = _kept(headroom, self.total.cpu, self.total.gpu)
         cores, gpus = self.free.cpu // MILLI - kept_cores, self.free.gpu // MILLI - kept_gpus
         memory = self.free.memory - math.ceil(headroom * self.total.memory)

@@ -207,7 +207,7 @@ class Budget:
 
 
 def limits_words(limits: Limits) -> str:
-    """The limits of all pools, in words."""
+    """Format the limits of all pools."""
     parts = [f"{limits.max_workers} machines"]
     parts += [f"{limits.max_cost_per_hour:g} an hour"] if limits.max_cost_per_hour is not None else []
     parts += [f"{limits.max_cost_per_day:g} a day"] if limits.max_cost_per_day is not None else []

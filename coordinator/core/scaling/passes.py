@@ -263,7 +263,7 @@ def words_for(state: GridState, job: str, now: float) -> str:
     line = waiting.line(job)
 
     def is_like(names: tuple[str, ...]) -> bool:
-        """Whether this job asks for the same as these, of which only the first are named."""
+        """Whether this job requests the same as these; only the first of them are named."""
         return any(name in waiting and waiting.line(name) is line for name in names)
 
     for new in last.creates:

@@ -249,7 +249,7 @@ class _Plan:
         return more + 1
 
     def _take(self, ask: Ask, count: int) -> dict[str, int]:
-        """Put jobs where there is room as planned, and note for whom a machine is needed."""
+        """Assign jobs to planned machines with room, and note the jobs that need a new machine."""
         served = self._stock.serve(ask, count)
         for key, jobs in spread(served, ask.jobs, NAMED).items():
             if key.startswith("+"):
