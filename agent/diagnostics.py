@@ -266,5 +266,5 @@ def _epoch(path: Path) -> list[StateFinding]:
             return []
     except (OSError, msgspec.DecodeError):
         pass
-    hint = "remove it: the agent asks anew, and obeys the first coordinator that it reaches"
+    hint = "remove it: the agent then obeys the first coordinator that it reaches"
     return [("epoch", "cannot be read: which coordinator to obey is not known", hint)]

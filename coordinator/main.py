@@ -457,7 +457,7 @@ async def _run(settings: CoordinatorSettings, port: int) -> int | None:
         store.abandon() if driver.failed.done() else store.close()
     if driver.failed.done():
         driver.failed.result()
-    log.info("begins anew" if again else "stopped; agents and jobs go on")
+    log.info("restarts" if again else "stopped; agents and jobs go on")
     return port if again else None
 
 

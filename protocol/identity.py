@@ -51,9 +51,9 @@ def parse_uri(uri: str) -> Identity:
     grid, _, path = rest.partition("/")
     role, _, name = path.partition("/")
     if scheme != "grid" or not NAME.fullmatch(grid) or role not in [*Role]:
-        raise BadValue(f"{uri[:200]!r} names nobody of a grid")
+        raise BadValue(f"{uri[:200]!r} names no member of a grid")
     if (role == Role.COORDINATOR) != (not name) or (name and not NAME.fullmatch(name)):
-        raise BadValue(f"{uri[:200]!r} names nobody of a grid", why="the name is not one that is given out")
+        raise BadValue(f"{uri[:200]!r} names no member of a grid", why="the name is not one that is given out")
     return Identity(grid, Role(role), name)
 
 

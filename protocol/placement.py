@@ -254,7 +254,7 @@ def complaint(asked: Constraints, gpu: int) -> BadValue | None:
     names = [*asked.only, *asked.exclude, *asked.near, *asked.apart]
     words = [*names, asked.gpu_model, *(text for rule in asked.labels for text in (rule.key, rule.value))]
     if not all(names):
-        return BadValue("a node or job is to be named, and the name is empty", hint="name it, or leave that out")
+        return BadValue("the name of a node or job is empty", hint="name it, or leave that out")
     for word in words:
         if len(word) > WORD_CHARS or not word.isprintable():
             return BadValue(

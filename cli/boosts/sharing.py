@@ -270,9 +270,7 @@ def set_(mode: str | None, unset: bool, name: str | None) -> None:
     This overrides the configuration, also across restarts, until --unset. Operators only.
     """
     if mode is None and name is None and not unset:
-        raise BadValue(
-            "nothing is to be set", hint="give a POLICY, --mode MODE or --unset; see: grid policy set --help"
-        )
+        raise BadValue("nothing to set", hint="give a POLICY, --mode MODE or --unset; see: grid policy set --help")
     asked = parse_mode(mode) if mode is not None else None
     chosen = parse_policy(name) if name is not None else None
     invocation = current()

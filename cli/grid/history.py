@@ -229,11 +229,11 @@ def receipts(job: str | None, node: str | None, limit: int) -> None:
         "receipts",
     )
     if not answer.receipts and invocation.output == "table":
-        invocation.say("nobody was preempted")
+        invocation.say("no job was preempted")
 
 
 def _check_name(invocation: Invocation, node: str) -> None:
-    """Raise BadValue for a node that is not there: that nobody was preempted there has another reason."""
+    """Raise BadValue for a node that is not there: that no job was preempted there has another reason."""
     names = [one.facts.name for one in invocation.ask(lambda n: GetStatus(id=n)).nodes]
     if node not in names:
         raise unknown_node(node, names)

@@ -181,7 +181,7 @@ def say_chance(invocation: Invocation, submission: Submission, unshipped: bool) 
         return
     answer = _predicted(invocation, submission, unshipped, left)
     if answer.chance < 0:
-        invocation.say(f"--finish-by: nobody knows whether it ends by then: {_not_known(answer)}")
+        invocation.say(f"--finish-by: it is not known whether it ends by then: {_not_known(answer)}")
         return
     within = format_duration(round(left))
     invocation.say(f"--finish-by: {100 * answer.chance:.0f} % of runs like it end within {within}, if it starts now")

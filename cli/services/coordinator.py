@@ -225,7 +225,7 @@ def accept_loss(state_dir: str | None, yes: bool, resume: bool, end_waiting: boo
         invocation.say(f"{jobs}: {'run, also where they ran already' if resume else 'ended as `restored`'}")
     if not yes:
         if not sys.stdin.isatty():
-            raise GridError("nobody is there to be asked", hint="grid coordinator accept-loss --yes")
+            raise GridError("there is no terminal to ask on", hint="grid coordinator accept-loss --yes")
         if not click.confirm("Go on without what is lost?", err=True):
             raise GridError("nothing is accepted, and nothing was changed")
     said = accept(place, f"{user_name()} (uid {os.getuid()})", resume)
@@ -285,7 +285,7 @@ def uninstall(own: bool, purge: bool, yes: bool) -> None:
     if purge and not yes:
         if not sys.stdin.isatty():
             hint = f"grid coordinator uninstall{' --user' * at.own} --purge --yes"
-            raise GridError("--purge removes the grid for good, and nobody is there to be asked", hint=hint)
+            raise GridError("--purge removes the grid for good, and there is no terminal to ask on", hint=hint)
         if not click.confirm(f"Remove the grid and all it knows, in {systemd.state_dir_of(at)}?", err=True):
             raise GridError("nothing is removed")
     mine = _contexts_of(systemd.state_dir_of(at)) if purge else []

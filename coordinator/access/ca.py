@@ -57,7 +57,7 @@ def presented(certificate: bytes) -> Presented:
     names = read.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
     if len(uris) != 1:
-        raise BadValue("the certificate names nobody of a grid", why=f"it has {len(uris)} URIs")
+        raise BadValue("the certificate names no member of a grid", why=f"it has {len(uris)} URIs")
     return Presented(parse_uri(uris[0]), f"{read.serial_number:x}", validity_of(read))
 
 
@@ -257,7 +257,7 @@ class Pki:
             raise GridError(
                 f"there is an authority in {folder} already",
                 why="with a new one, all nodes and people would have to join again",
-                hint="see `grid token create`; to begin anew, move that folder away first",
+                hint="see `grid token create`; to start again, move that folder away first",
             )
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / IDENTITIES).touch(0o600)

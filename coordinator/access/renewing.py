@@ -95,7 +95,7 @@ class Renewals:
                 await wire.send(codec.encode(2, [answer]))
                 await wire.close()
         except (TimeoutError, ConnectionClosed):
-            log.info("turned away: nobody asked to renew in time", peer=peer)
+            log.info("turned away: no request to renew in time", peer=peer)
 
     def _answer(self, frame: bytes, nonce: str, peer: str) -> NewCertificate | Refused:
         try:

@@ -171,7 +171,7 @@ def order(
             return LabelsRequested(token(), nodes, labels, user)
         case messages.SetNodes(nodes=nodes, values=values, unset=unset):
             if not (values.given() or unset):
-                raise BadValue("nothing is to be set", hint="see `grid node set --help`")
+                raise BadValue("nothing to set", hint="see `grid node set --help`")
             if others := [name for name in (*values.given(), *unset) if name not in ORDERED]:
                 raise BadValue(f"{others[0][:80]!r} is not set by orders", why=f"only {', '.join(ORDERED)} are")
             return SettingsRequested(token(), nodes, values, unset, user)

@@ -411,7 +411,7 @@ class Connection:
         log.warning(f"cut: its {self._ends} has expired", role=self.role, name=self.name, peer=self.wire.address)
         self._flush()
         self.end()
-        why = f"your {self._ends} has expired; renew it, or join again, and connect anew"
+        why = f"your {self._ends} has expired; renew it, or join again, and connect again"
         self._ending = self._loop.create_task(self.wire.close(CloseCode.POLICY_VIOLATION, why))
 
     # --- is it there? -------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ _ANSWER = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n{}\n"
 def speaks_other_protocol(first: bytes, secure: bool) -> str:
     """What is wrong with a peer whose first byte is this, on a port with TLS or without; empty: nothing."""
     if secure and first != TLS_RECORD:
-        return "what it says is not TLS; a client of ours is to use wss://"
+        return "what it says is not TLS; a client of the grid has to use wss://"
     if not secure and first == TLS_RECORD:
         return "it speaks TLS, and this grid has no authority"
     return ""
@@ -101,7 +101,7 @@ def bind_unix(state_dir: Path) -> socket.socket:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise GridError(
                 f"{path} is in the way",
-                why="the coordinator's socket is to be there, and it is something else",
+                why="the coordinator's socket belongs there, and it is something else",
                 hint="move it away, or give another --state-dir",
             )
         path.unlink()

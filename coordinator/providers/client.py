@@ -94,7 +94,7 @@ class ProviderChild:
             if self._process is not None and self._process.returncode is None and self._process.stdin is not None:
                 return self._process.stdin
             if self._closed:
-                raise ProviderRefused(Answer.LOST, f"provider {self.name} is asked anew, as it is configured now")
+                raise ProviderRefused(Answer.LOST, f"provider {self.name} is restarted with its new configuration")
             now = asyncio.get_running_loop().time()
             if now < self._not_before:
                 raise ProviderRefused(Answer.LOST, f"provider {self.name} is begun again soon: {self._last}")

@@ -105,7 +105,7 @@ class DisposableDatabase:
     def _put_aside(self, error: sqlite3.Error) -> None:
         aside = self._path.with_name(self._path.name + ".damaged")
         log = get_logger(self._path.stem)
-        log.error(f"{self._what} is damaged: it is put aside, and begins anew", error=str(error), aside=str(aside))
+        log.error(f"{self._what} is damaged: it is renamed, and a new one is made", error=str(error), aside=str(aside))
         for suffix in ("-wal", "-shm"):
             with suppress(FileNotFoundError):
                 os.unlink(f"{self._path}{suffix}")

@@ -353,7 +353,7 @@ def begin(path: Path, traces: Traces) -> OpenedStore:
         if outside.there:
             found += gone + [one.what for one in bad]
             if outside.mark.why == "damaged":
-                log.warning("the high-water mark of the store is damaged and made anew")
+                log.warning("the high-water mark of the store is damaged and written again")
         if bad:
             _keep_damaged(db, path)
         key = key_of(db) or outside.mark.key or secrets.token_bytes(evidence.KEY_BYTES)

@@ -127,7 +127,7 @@ def join(invitation: Invitation, name: str, folder: Callable[[str], Path], node:
     """Join as a node or as a person, proposing this name, and keep the identity in the folder for the name that was
     given. Raises GridError; then nothing is kept."""
     if invitation.bearer:
-        raise BadValue("this is a bearer token, and nobody joins with it", hint="grid login, as who it is for")
+        raise BadValue("this is a bearer token, which cannot be used to join", hint="grid login, as who it is for")
     authority = _authority(invitation)
     key = new_key()
     asked = Join(

@@ -229,7 +229,7 @@ def _keys(ssh: Any, target: Target, accept_new: bool, files: list[str]) -> Any:
             if any(known[:2]):
                 Keys.refusal = GridError(
                     f"the host key of {target} is not the one that is known",
-                    why=f"{shown}; somebody may be listening in, or it was installed anew",
+                    why=f"{shown}; the connection may be intercepted, or the host was reinstalled",
                     hint=f"if you know that it was: ssh-keygen -R '{name}', then ssh there once",
                 )
                 return False

@@ -48,7 +48,7 @@ def dial(path: Path, timeout: float) -> socket.socket:
         why = f"you may not open it: {_closed(path)} lets in its owner only"
         raise NoSocket(what, why, "ask who runs the coordinator, or for a token: grid login") from None
     except ConnectionRefusedError:
-        raise NoSocket(what, "nobody listens on it: its coordinator does not run", "start it again") from None
+        raise NoSocket(what, "no process listens on it: its coordinator does not run", "start it again") from None
     except OSError as error:
         raise NoSocket(what, (error.strerror or str(error)).lower(), start) from None
 

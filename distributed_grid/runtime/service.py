@@ -221,5 +221,5 @@ def find_ray_token(named: str, setting: str) -> Path:
 
 
 def _unusable(path: Path, setting: str, why: str) -> GridError:
-    hint = f"put it there, readable to nobody else, or name its file with {setting}"
+    hint = f"put it there, readable only by its user, or name its file with {setting}"
     return GridError(f"there is no token for the Ray cluster in {path}", why, hint)

@@ -64,7 +64,7 @@ _DEPTH = 1024
 """Ancestors that a peer may have."""
 _TRIES = 20
 """Ancestors may end while they are looked at; then they are looked at again."""
-_GONE = "the process that connected is gone, and nobody can say what it was"
+_GONE = "the process that connected is gone, and cannot be identified"
 
 
 class PeerRefused(Exception):

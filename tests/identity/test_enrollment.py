@@ -37,7 +37,7 @@ def test_what_is_no_invitation_is_refused_and_not_repeated(text: str) -> None:
 
 def test_nobody_joins_with_a_bearer_token(tmp_path: Path) -> None:
     invitation = enrollment.parse_invitation(f"grid://m/gridu1.{PIN}.t1.s1")
-    with pytest.raises(BadValue, match="nobody joins with it"):
+    with pytest.raises(BadValue, match="cannot be used to join"):
         enrollment.join(invitation, "n1", lambda name: tmp_path / name, node=True)
 
 

@@ -24,7 +24,7 @@ def test_an_unknown_strategy_is_refused_with_the_one_that_may_be_meant() -> None
         ({"labels": ["zone=a", "zone=b"]}, "no node can have both zone=a and zone=b"),
         ({"labels": ["zone=a", "zone!=a"]}, "no node can have both zone=a and zone!=a"),
         ({"only": ["n1"], "exclude": ["n1"]}, "n1 is asked for and excluded"),
-        ({"only": [""]}, "a node or job is to be named, and the name is empty"),
+        ({"only": [""]}, "the name of a node or job is empty"),
         ({"only": ["n1", "a\nb"]}, "'a\\nb' is no name of a node"),
         ({"labels": ["x" * 151]}, f"{'x' * 40!r} is no name of a node, label, model or job"),
         ({"gpu_model": "a100"}, "a GPU like a100 is asked for, and no GPU"),

@@ -35,5 +35,5 @@ def test_why_a_socket_is_not_reached(tmp_path: Path) -> None:
     unix.bound(tmp_path / "left").close()
     with pytest.raises(local.NoSocket) as left:
         local.dial(tmp_path / "left", 1.0)
-    assert "nobody listens on it" in left.value.why
+    assert "no process listens on it" in left.value.why
     assert os.path.exists(tmp_path / "left")

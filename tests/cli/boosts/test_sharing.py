@@ -146,7 +146,7 @@ def test_what_is_set_goes_to_the_coordinator(grid: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("set",), "nothing is to be set"),
+        (("set",), "nothing to set"),
         (("set", "agressive"), "did you mean aggressive?"),
         (("set", "--mode", "all"), "there is no mode 'all'"),
         (("diff", "calm"), "there is no policy 'calm'"),
