@@ -1,6 +1,7 @@
 """The entry point of `grid`. Nothing slow is imported here: `grid --help` answers in well under 150 ms."""
 
-import signal
+# The module of the interpreter: a ^C while `signal` and what it needs are loaded would be a traceback.
+import _signal as signal  # type: ignore[import-not-found]
 
 
 def _interrupts(before: object, now: object) -> bool:
@@ -8,7 +9,7 @@ def _interrupts(before: object, now: object) -> bool:
     if signal.getsignal(signal.SIGINT) is not before:
         return False
     try:
-        signal.signal(signal.SIGINT, now)  # type: ignore[arg-type]
+        signal.signal(signal.SIGINT, now)
     except ValueError:  # another thread
         return False
     return True

@@ -36,10 +36,11 @@ def interrupted(*_):
 LOADING = """
 class Finder:
     def find_spec(self, name, *_):
-        if name == '{}' and 'distributed_grid.cli.main' in sys.modules:
+        if name == 'distributed_grid.cli.main':
+            sys.modules.pop('{0}', None)
+        elif name == '{0}' and 'distributed_grid.cli.main' in sys.modules:
             interrupted()
 
-sys.modules.pop('{}', None)
 sys.meta_path.insert(0, Finder())
 """
 RUNS = "import distributed_grid.cli.main as it\nit.main(['nodes', '--help'])"
@@ -48,12 +49,13 @@ RUNS = "import distributed_grid.cli.main as it\nit.main(['nodes', '--help'])"
 @pytest.mark.parametrize(
     "code",
     [
-        LOADING.format("typing", "typing") + RUNS,
-        LOADING.format("click", "click") + RUNS,
+        LOADING.format("enum") + RUNS,
+        LOADING.format("typing") + RUNS,
+        LOADING.format("click") + RUNS,
         RUNS.replace("\n", "\nit._open_standard_files = interrupted\n"),
         "import atexit\natexit.register(interrupted)\n" + RUNS,
     ],
-    ids=["first-modules", "modules", "before-the-command", "after-the-command"],
+    ids=["first-module", "first-modules", "modules", "before-the-command", "after-the-command"],
 )
 def test_an_interrupt_outside_a_command_ends_it_without_a_traceback(code: str) -> None:
     words, pipe = [sys.executable, "-c", AWAITED + code], subprocess.PIPE
