@@ -120,8 +120,8 @@ class PreemptionsAt(msgspec.Struct, frozen=True):
 
 
 class ChainsAt(msgspec.Struct, frozen=True):
-    """The chains of successors, the kinds of those that may get one, and the learned run times. Who waits for whom is
-    in the records; the tails follow from the chains."""
+    """The chains of successors, the kinds whose jobs may get one, and the learned run times. The order within a chain
+    is in the records of jobs; the tails follow from the chains."""
 
     successors: list[tuple[str, str]] = []
     kinds: list[tuple[str, Kind]] = []
@@ -469,8 +469,8 @@ def _share(shares: Shares, at: Checkpoint) -> None:
 
 
 def differs(one: Checkpoint, other: Checkpoint) -> str:
-    """The first field in which two differ, but for why jobs wait, which is worded for who watches them; empty: they are
-    equal."""
+    """Return the name of the first field in which two checkpoints differ; empty if they are equal. The reasons why jobs
+    wait are not compared: their text depends on who watches them."""
     for name in Checkpoint.__struct_fields__:
         if name != "nodes" and _but_reasons(getattr(one, name)) != _but_reasons(getattr(other, name)):
             return name

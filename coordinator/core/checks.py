@@ -113,7 +113,8 @@ def _check_chains_of(state: GridState, node: Node) -> None:
 
 
 def _check_holds(state: GridState, awaiting: dict[str, str]) -> None:
-    """Check who waits for holds (`awaiting`: all that do), and that what is inside of each is within its grant."""
+    """Check that `awaiting` is exactly the set of jobs that wait for holds, and that the jobs inside of each hold stay
+    within its grant."""
     known = {name: hold for hold, inside in state.holds.waiting.items() for name in inside.jobs}
     assert awaiting == known, f"{awaiting} wait for holds, and {known} are known"
     for there in state.holds.waiting.values():

@@ -116,7 +116,7 @@ class SignalRequested(msgspec.Struct, frozen=True, gc=False, tag=True, array_lik
 
 
 class StoreFailing(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """Nothing new is started while this is `on`, since the disk fails."""
+    """The store cannot write to its disk; nothing new is started while this is `on`."""
 
     on: bool
 
@@ -235,7 +235,7 @@ class RayAnswered(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=Tr
 
 
 class ExtensionRequested(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """A user extends a boost by so many seconds."""
+    """A user extends a boost by this many seconds."""
 
     token: int
     job: str
@@ -268,7 +268,7 @@ class DemandReported(msgspec.Struct, frozen=True, gc=False, tag=True, array_like
 
 
 class ForecastsReported(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """How long these nodes are expected to stay idle, as learned by now; None: nothing is forecast any more."""
+    """New forecasts of how long these nodes stay idle; None: there is no forecast for that node any more."""
 
     nodes: dict[str, IdleForecast | None]
 
@@ -291,13 +291,14 @@ class BalancingConfigured(msgspec.Struct, frozen=True, gc=False, tag=True, array
 
 
 class RunTimesPredicted(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """These waiting jobs will run for so long (s), or for less in nine of ten cases, by runs like them."""
+    """Predicted run times of these waiting jobs (s): nine in ten runs like them stay within that."""
 
     planned: tuple[tuple[str, float], ...]
 
 
 class MemoryAdvised(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """If this allocation is retried with more memory: so many bytes were enough for runs like it (docs/needs.md)."""
+    """The memory (bytes) that was enough for runs like this allocation's, for the case that it is retried with more
+    memory (docs/needs.md)."""
 
     allocation: str
     memory: int
@@ -477,8 +478,8 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
 
 
 class Over(msgspec.Struct, frozen=True, gc=False):
-    """This job has ended without watchers. It waited for so many seconds and ran for `ran`; below 0: it never did.
-    It `used` and `held` so many core-seconds. `hold`: it is a hold."""
+    """A job without watchers has ended. `waited` and `ran` in seconds, below 0 if it never started; `used` and `held`
+    in core-seconds. `hold`: the job is a hold."""
 
     job: str
     cause: Cause
@@ -516,7 +517,8 @@ class Granted(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reserve(msgspec.Struct, frozen=True, gc=False):
-    """Ask Ray to reserve these resources for this allocation on its node of this id; again after a restart."""
+    """Ask Ray to reserve these resources for this allocation on the Ray node with this id; sent again after a
+    restart."""
 
     allocation: str
     node: str

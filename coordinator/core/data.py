@@ -82,7 +82,7 @@ class Deadlines:
                 yield kind, name
 
     def next(self) -> float | None:
-        """When the next timer fires; None: never."""
+        """Return when the next timer fires; None: no timer is set."""
         while self.heap and self.armed.get(self.heap[0][2:]) != self.heap[0][0]:
             heappop(self.heap)
         return self.heap[0][0] if self.heap else None
@@ -159,7 +159,7 @@ class Preemptions:
     preemptible: PreemptibleCache = field(default_factory=PreemptibleCache, compare=False)
 
     def lose(self, lost: float, now: float) -> None:
-        """So much work is lost now (core-seconds)."""
+        """Record this much lost work (core-seconds) at the time `now`."""
         self.spent = [one for one in self.spent if one[0] > now - HOUR]
         self.spent.append((now, lost))
 
@@ -170,7 +170,8 @@ class Preemptions:
 
 @dataclass(slots=True)
 class Inside:
-    """Who waits for room in one hold. `jobs`: their requests and turns; `new`: those that were not told why yet."""
+    """The jobs that wait for room in one hold. `jobs`: their requests and turns; `new`: those whose reason for waiting
+    is not published yet."""
 
     jobs: dict[str, tuple[Request, int]] = field(default_factory=dict)
     new: dict[str, None] = field(default_factory=dict)
@@ -192,13 +193,14 @@ class Inside:
 
 @dataclass(slots=True)
 class Holds:
-    """Who waits for room in which hold, and where that may have changed since it was served."""
+    """The jobs that wait for room in holds, by hold, and the holds where that may have changed since they were last
+    served."""
 
     waiting: dict[str, Inside] = field(default_factory=dict)
     changed: dict[str, None] = field(default_factory=dict)
 
     def wait(self, job: Job, turn: int) -> None:
-        """This job waits for room in the hold that it names."""
+        """Add a job that waits for room in the hold that it names."""
         hold, request = job.request.within, job.request
         inside = self.waiting.setdefault(hold, Inside())
         inside.jobs[job.id] = request, turn
@@ -208,7 +210,7 @@ class Holds:
         self.changed[hold] = None
 
     def leave(self, hold: str, job: str) -> None:
-        """It does not wait any more."""
+        """Remove a job that waits for room in a hold."""
         inside = self.waiting[hold]
         del inside.jobs[job]
         inside.new.pop(job, None)

@@ -322,8 +322,9 @@ class Ledger:
         return state.take_out()
 
     def patience(self, event: Event) -> float:
-        """How long the commit of this may wait for more like it, as nobody waits for the answer (s): the start or end
-        of an allocation behind which several wait, or another start, as its end may be near."""
+        """Return how long (s) the commit of an event may be delayed so that others share it, since no client waits for
+        the answer: the start or end of an allocation behind which several wait, or another start, as its end may be
+        near."""
         if not isinstance(event, MessageReceived):
             return 0.0
         message, successors = event.message, self.state.chains.successors

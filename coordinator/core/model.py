@@ -144,7 +144,7 @@ class MemberEnd(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RayPlace(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What Ray is to reserve for an allocation, or has reserved (`granted`), and on which Ray node; empty: Ray had no
+    """The reservation for an allocation in Ray, requested or `granted`, and the Ray node it is on; empty: Ray has no
     node there any more."""
 
     node: str
@@ -200,9 +200,9 @@ class Allocation(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
 
 
 class Attempt(msgspec.Struct, gc=False, omit_defaults=True):
-    """Where an attempt runs or ran, since when (0: it did not start), and the seconds of its completed suspensions. A
-    boost that Ray has shown is `started` since then.
-    `grant`: None where only its node knows. `awaited`: its story says that it has waited for its reader."""
+    """An attempt: its node, when it `started` (0: it did not), and the seconds of its completed suspensions. A boost
+    counts as started once Ray has shown it. `grant`: None if only its node knows it. `awaited`: its story mentions that
+    it has waited for its reader."""
 
     node: str
     grant: Grant | None
@@ -215,35 +215,35 @@ _NOWHERE = Attempt("", None)
 
 
 class Waiting(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
-    """What the phases without an allocation have in common. `reason`: why it waits, as published last."""
+    """The common data of the phases without an allocation. `reason`: why the job waits, as published last."""
 
     state: ClassVar[State] = State.WAITING
     reason: Reason | None = None
 
 
 class Queued(Waiting, tag="queued"):
-    """It waits in the queue, for any node."""
+    """The job waits in the queue, for any node."""
 
     attempt: ClassVar[None] = None
 
 
 class HeldBack(Waiting, tag="held-back"):
-    """It waits outside of the queue: for the conditions in `after` and its begin time, for the concurrency limit of its
-    array, or for the first member of its gang."""
+    """The job waits outside of the queue: for the conditions in `after` and its begin time, for the concurrency limit
+    of its array, or for the first member of its gang."""
 
     attempt: ClassVar[None] = None
     after: tuple[Condition, ...] = ()
 
 
 class Earmarked(Waiting, tag="earmarked"):
-    """It waits outside of the queue, for the resources that are earmarked for it."""
+    """The job waits outside of the queue, for the resources that are earmarked for it."""
 
     attempt: ClassVar[None] = None
     earmark: Earmark
 
 
 class AwaitsHold(Waiting, tag="awaits-hold"):
-    """It waits outside of the queue, for room in the hold that it names."""
+    """The job waits outside of the queue, for room in the hold that it names."""
 
     attempt: ClassVar[None] = None
 
@@ -256,8 +256,8 @@ class MemberEnded(Waiting, tag="member-ended"):
 
 
 class Active(msgspec.Struct, kw_only=True, gc=False, tag="active", omit_defaults=True):
-    """It has an allocation, whose state is the job's. `suspended`: it is frozen because the node's owner is active;
-    `awaits_reader`: because the reader of its output is far behind."""
+    """The job has an allocation, whose state is the job's. `suspended`: it is frozen because the node's owner is
+    active; `awaits_reader`: because the reader of its output is far behind."""
 
     state: State
     attempt: Attempt
@@ -270,12 +270,12 @@ class Active(msgspec.Struct, kw_only=True, gc=False, tag="active", omit_defaults
 
     @property
     def frozen(self) -> bool:
-        """It does not run now, for whatever reason."""
+        """Whether it is frozen for any reason."""
         return self.suspended is not None or self.awaits_reader is not None
 
 
 class Ended(msgspec.Struct, kw_only=True, gc=False, tag="ended", omit_defaults=True):
-    """It ended `at` that time. `attempt`: the last one; None: it had none. `after`: its unmet conditions."""
+    """The job ended at the time `at`. `attempt`: the last one; None: it had none. `after`: its unmet conditions."""
 
     state: ClassVar[State] = State.ENDED
     outcome: Outcome
@@ -353,7 +353,7 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
 
     @property
     def active(self) -> Active:
-        """Its phase, for a job that has an allocation."""
+        """The phase of a job that has an allocation."""
         phase = self.phase
         assert type(phase) is Active, f"{self.id} is {phase.state.value} and holds nothing"
         return phase
@@ -384,7 +384,7 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
 
     @property
     def outcome(self) -> Outcome | None:
-        """How it ended; None: it has not."""
+        """Its outcome; None: it has not ended."""
         phase = self.phase
         return phase.outcome if type(phase) is Ended else None
 
@@ -515,29 +515,30 @@ class Node:
 
     @property
     def known(self) -> list[Allocation]:
-        """All its allocations; those that hold something come first."""
+        """All allocations of this node; those that hold resources come first."""
         return [*self.allocations.values(), *self.not_holding.values(), *self.inside.values()]
 
     @property
     def launched(self) -> list[Allocation]:
-        """All that its agent is told of."""
+        """All allocations that the agent has been told of."""
         return [one for one in self.known if not one.hold] if self.allocations else self.known
 
     def at_work(self, allocation: str) -> Allocation | None:
-        """The allocation of this id that runs there, or may; None: there is none."""
+        """Return the allocation with this id if it runs there, or may; None: there is none."""
         found = self.allocations.get(allocation) or self.inside.get(allocation)
         return found if found is not None and not found.hold else None
 
     @property
     def usable(self) -> bool:
-        """Whether it can get work now: up, synced, with an offer that has not expired (its capacity goes with it), not
-        in back-off, and neither drained nor set aside."""
+        """Whether the node can get work now: up, synced, with an offer that has not expired (its capacity goes with
+        it), not in back-off, and neither drained nor set aside."""
         there = self.state is NodeState.UP and self.synced and self.capacity is not None
         return there and "" not in self.closed and self.orders.open
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
-    """Where a request goes and with which cores and GPUs; `confidence` is the weighted mean of the scores, 0 to 1."""
+    """The node of a request, with the cores and GPUs granted there; `confidence` is the weighted mean of the scores, 0
+    to 1."""
 
     node: str
     grant: Grant
@@ -546,9 +547,9 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """No node has room now. `offering`: the number of nodes that were considered; `reserved`: the nodes that have room
-    but are reserved, each with the job that it is for; `ending`: others have room, but are machines that end before it
-    is over, and another one may come."""
+    """No node has room now. `offering`: the number of nodes that were considered; `reserved`: nodes that have room but
+    are reserved, each with the job of its reservation; `ending`: other nodes have room, but they are machines that end
+    before the job is over, and another machine may come."""
 
     offering: int
     reserved: tuple[tuple[str, str], ...] = ()

@@ -62,7 +62,7 @@ R = TypeVar("R", bound=Command)
 
 
 class Mutator(Protocol):
-    """What the pipeline needs of the ledger."""
+    """The interface of the ledger that the pipeline uses."""
 
     def patience(self, event: Event) -> float: ...
     def handle(self, event: Event, now: float) -> list[Command]: ...
@@ -226,8 +226,8 @@ class Pipeline:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def next_time(self) -> float:
-        """When to call `tick` if nothing happens before; an early call does no harm. While events are queued the
-        ledger's deadline does not count, since the next turn settles."""
+        """Return when to call `tick` if nothing happens before; an early call does no harm. The ledger's deadline does
+        not count while events are queued, since the next turn settles."""
         deadline = None if self.queue else self._ledger.next_deadline()
         times = self._urgent_at, self._soon_at, self._retry_at, self._stalled_at, self._secure_at
         return min(times if deadline is None else (deadline, *times))
@@ -309,8 +309,8 @@ def newest_records(records: Iterable[R]) -> list[R]:
 
 
 def _newest_lines(lines: list[tuple[str, R]]) -> list[R]:
-    """Of lines by node the newest of each, as the store keeps them: a node that says a lot cannot push out what is told
-    of others."""
+    """Return the newest lines of each node, as many as the store keeps of one: a node with many lines cannot displace
+    those of others."""
     if len(lines) > LINES_KEPT:
         seen: Counter[str] = Counter()
         places = []

@@ -35,8 +35,8 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
 
 @cache
 def with_lasting(weights: Weights) -> Weights:
-    """These weights where forecasts of idleness count: the others keep their proportions. Where the policy has a weight
-    for them, as a replay may, they are as they are."""
+    """Return these weights with one for the forecasts of idleness; the others keep their proportions. Unchanged if the
+    policy has such a weight already, as a replay may."""
     if weights.lasting:
         return weights
     parts = {name: value * (1.0 - LASTING) for name, value in msgspec.structs.asdict(weights).items()}
@@ -60,8 +60,9 @@ GPU_WEIGHTS: Final = WEIGHTS | {
 class Preempting(msgspec.Struct, frozen=True, kw_only=True):
     """When an urgent request may preempt others; times are seconds. A job is protected for `min_hold` from its grant
     on, doubled with each time that it was preempted, up to `min_hold_most`. After the stop order it has `notice` plus
-    its own grace to end, together at most `grace_most`. What is freed stays earmarked for `hold` beyond that, then it
-    is returned. At most `badput_budget` core-seconds of work are lost by preemption in any hour (0: no preemption)."""
+    its own grace to end, together at most `grace_most`. Freed resources stay earmarked for `hold` beyond that, then
+    they are returned. At most `badput_budget` core-seconds of work are lost by preemption in any hour (0: no
+    preemption)."""
 
     min_hold: float = 10.0
     min_hold_most: float = 3600.0
@@ -151,7 +152,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return GPU_WEIGHTS[strategy] if gpu else WEIGHTS[strategy]
 
     def by_strategy(self, strategy: Strategy) -> "Policy":
-        """This policy with another default strategy, and its weights."""
+        """Return this policy with another default strategy, and the weights of that strategy."""
         weights = {"weights": WEIGHTS[strategy], "gpu_weights": GPU_WEIGHTS[strategy]}
         return msgspec.structs.replace(self, strategy=strategy, **weights)
 

@@ -102,7 +102,7 @@ def gone_back(store: Point, mark: Marked, behind_damage: int, at: int, traces: T
 
 
 def lost_commits(store: Point, mark: Marked) -> int:
-    """How many commits are missing according to the mark."""
+    """Return how many commits are missing according to the mark."""
     return max(0, mark.point.commits - store.commits) if mark.point is not None else 0
 
 

@@ -129,7 +129,7 @@ class GridState(GridData):
         phase.reason = reason
 
     def publish(self, job: Job) -> None:
-        """Publish a job to its watchers. A view is costly, so none is made of jobs that nobody watches."""
+        """Publish a job to its watchers. A view is costly, so unwatched jobs get none."""
         phase = job.phase
         if job.id in self.watched:
             self.out.append(Publish(job.view(phase.reason if isinstance(phase, Waiting) else None)))
@@ -332,14 +332,14 @@ class GridState(GridData):
         self._unblock_affine(job)
 
     def _charge(self, job: Job, allocation: Allocation) -> None:
-        """It holds its grant from now on."""
+        """Charge the grant of an allocation to its user from now on."""
         self.shares.take(job.user, allocation.grant.charged, self.now, self.policy.sharing)
         self.quotas.add_allocation(job, allocation)
         accounts.begin(self, job.user, allocation)
         self._share_changed(job.user)
 
     def _credit(self, job: Job, allocation: Allocation) -> None:
-        """It does not hold its grant any more."""
+        """Release the grant of an allocation."""
         ran = self.now - allocation.granted if allocation.started else math.inf
         self.shares.give(job.user, allocation.grant.charged, ran, self.now, self.policy.sharing)
         self._share_changed(job.user)
@@ -347,8 +347,8 @@ class GridState(GridData):
         self.out += (RecordSpent(*spent) for spent in self.quotas.remove_allocation(job, allocation, self.now))
 
     def reduce(self, allocation: Allocation, grant: Grant) -> None:
-        """It holds only this part of its grant from now on: the rest of it is not there any more, and its node offers
-        nothing yet."""
+        """Reduce the grant of an allocation to this part: the rest does not exist any more, and its node has no offer
+        yet."""
         job = self.jobs[allocation.job]
         assert self.nodes[allocation.node].capacity is None, f"{allocation.node} offers something"
         self._credit(job, allocation)
@@ -358,7 +358,8 @@ class GridState(GridData):
         self.placements.pop(allocation.id, None)
 
     def take_over(self, allocation: Allocation) -> None:
-        """Nothing of what a successor waited for is alive: it holds its room from now on, which does not change."""
+        """Let a successor hold its resources from now on, since nothing of its predecessor is alive. They do not
+        change."""
         node = self.nodes[allocation.node]
         before = self.chains.predecessors[allocation.id]
         ended = node.allocations.pop(before)
@@ -456,7 +457,7 @@ class GridState(GridData):
             self.out += (RecordAllocation(allocation), RecordJob(job))
 
     def _leave_chains(self, node: Node, allocation: Allocation) -> None:
-        """One that holds nothing has ended: who was to follow it follows the one before it."""
+        """Handle the end of an allocation that holds nothing: its successor follows its predecessor."""
         del node.not_holding[allocation.id]
         self.deadlines.disarm("successor", allocation.id)
         before, successor = self.chains.leave(allocation.id)

@@ -51,7 +51,7 @@ def _nobody(_: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """What a user may see of jobs. `owner` maps a job's id to its user; empty: unknown."""
+    """The jobs that a user may see. `owner` maps a job's id to its user; empty: unknown."""
 
     user: str
     reach: Reach
@@ -256,7 +256,7 @@ def _redacted_spec(spec: JobSpec) -> JobSpec:
 
 
 def _redacted_boost(boost: Boost) -> Boost:
-    """What is lent to which target, without the address of its Ray."""
+    """Return a boost without the address of its Ray cluster."""
     return Boost(target=boost.target, address="", kind=boost.kind, amount=boost.amount, exclusive=boost.exclusive)
 
 
@@ -317,7 +317,7 @@ def restore_shares(state: GridState, past: Mapping[str, tuple[float, float]]) ->
 
 
 def shares(state: GridState, now: float) -> tuple[UserShare, ...]:
-    """All users with current or past use or waiting jobs: first those who wait, in the order of service."""
+    """Return all users with current or past use or waiting jobs: first those who wait, in the order of service."""
     running: dict[str, int] = {}
     for held in state.holders():
         user = state.jobs[held.job].user
@@ -458,7 +458,8 @@ def node_view(node: Node, now: float) -> NodeView:
 
 
 def visible_pass(visibility: Visibility, found: Pass) -> Pass:
-    """A pass of rebalancing; who is told to release an unused boost sees that alone, and operators do."""
+    """Return the part of a rebalancing pass that a user may see: an order to release an unused boost is shown to its
+    user alone, and to operators."""
     hints = tuple(one for one in found.hints if visibility.names(one.boost))
     return replace(found, moves=tuple(visible_move(visibility, one) for one in found.moves), hints=hints)
 

@@ -29,7 +29,7 @@ FEW = 3
 
 
 def can_fit(state: GridState, request: Request) -> int:
-    """How many of the known nodes could ever meet this."""
+    """Return how many of the known nodes could ever meet this request."""
     key = (request.resources, request.constraints, state.index.whose(request.user), request.hold)
     count = state.feasible_nodes.get(key)
     if count is None:
@@ -55,14 +55,14 @@ def may_ever_run(state: GridState, request: Request) -> bool:
 
 
 def unknown_name(state: GridState, request: Request) -> str:
-    """An unknown node that the request names; empty: there is none."""
+    """Return an unknown node that the request names; empty: there is none."""
     asked = request.constraints
     names = request.nodes if asked is None else (*request.nodes, *asked.only, *asked.exclude)
     return next((name for name in names if name not in state.nodes), "") if names else ""
 
 
 def never_fits(state: GridState, request: Request) -> tuple[str, str, str]:
-    """What, why and a hint, with the numbers, for a request that no known node could ever meet."""
+    """Describe why no known node could ever meet a request: what is refused, why, and a hint, with the numbers."""
     known = [*state.nodes.values()]
     nodes = [node for node in known if node.facts.declared is None or admitted(node.facts, request)]
     if len(nodes) < len(known) and (missed := _no_agent(state, request, nodes)) is not None:
@@ -77,7 +77,8 @@ def never_fits(state: GridState, request: Request) -> tuple[str, str, str]:
 
 
 def _no_agent(state: GridState, request: Request, nodes: list[Node]) -> tuple[str, str, str] | None:
-    """For a request that names only nodes without agent, or where there are no others; None: for any other."""
+    """Describe why a request finds only nodes without agent, by its node names or since there are no others; None: it
+    finds others."""
     only = request.constraints.only if request.constraints is not None else ()
     names = [name for name in only if name in state.nodes]
     why = "nothing can be started there: it only takes holds that name it"
@@ -87,7 +88,7 @@ def _no_agent(state: GridState, request: Request, nodes: list[Node]) -> tuple[st
 
 
 def _no_node(state: GridState, request: Request, nodes: list[Node], tests: list[Condition]) -> tuple[str, str, str]:
-    """For nodes that meet all of these constraints except the last one."""
+    """Describe a request whose last constraint no node meets, although some meet all the others."""
     asked, missed = request.constraints or NO_CONSTRAINTS, tests[-1]
     so_far = " and ".join(one.step for one in tests[:-1])
     among = "" if len(nodes) == len(state.nodes) else f" among the {counted(len(nodes), 'node')} {so_far}"
@@ -162,6 +163,6 @@ def _too_much(among: list[Node], wanted: Resources, of: str) -> tuple[str, str, 
 
 
 def _share(lendable: Resources, wanted: Resources) -> float:
-    """How much of what is wanted is there, 0..3."""
+    """Return the sum over cores, memory and GPUs of the part of the wanted amount that can be lent, 0..3."""
     pairs = ((lendable.cpu, wanted.cpu), (lendable.memory, wanted.memory), (lendable.gpu, wanted.gpu))
     return sum(min(1.0, have / need) for have, need in pairs if need)

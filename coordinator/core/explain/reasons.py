@@ -144,7 +144,7 @@ def _ends_before(state: GridState, request: Request, job: str, names: Sequence[s
 
 
 def _kept(state: GridState, request: Request, job: str) -> Reason | None:
-    """The reservation that keeps this from a node with room; None: there is none."""
+    """Return the reservation that keeps this request from a node with room, as a reason; None: there is none."""
     for kept in state.reservations.by_job.values():
         node = state.nodes[kept.node]
         if node.capacity is None or not has_room(node, request, state.index):
@@ -162,7 +162,7 @@ def _kept(state: GridState, request: Request, job: str) -> Reason | None:
 
 
 def _away(state: GridState) -> int:
-    """How many nodes cannot be reached."""
+    """Return the number of nodes that cannot be reached."""
     return sum(node.state is not NodeState.UP for node in state.nodes.values())
 
 
@@ -178,14 +178,14 @@ def _in_question(state: GridState, request: Request) -> Collection[str]:
 
 
 def _by_ray(state: GridState, request: Request, found: Sequence[Blocked]) -> str:
-    """Why Ray refuses reservations on these nodes; empty: there are none."""
+    """Describe why Ray refuses reservations on these nodes; empty: there are none."""
     if found and state.ray_trouble:
         return f"Ray is to reserve it, and cannot be asked: {state.ray_trouble}"
     return _names(request, found) if found else ""
 
 
 def _unjoined(request: Request, found: Sequence[Blocked]) -> str:
-    """Why boosts failed on these nodes; empty: there are none."""
+    """Describe why boosts failed on these nodes; empty: there are none."""
     if not found:
         return ""
     return f"{_names(request, found, UNJOINED)}; left alone for a while (--only-source NODE tries one at once)"
@@ -198,7 +198,7 @@ def _names(request: Request, found: Sequence[Blocked], most: int = NAMED) -> str
 
 
 def _capacities(busy: Sequence[Blocked], wanted: Resources) -> str:
-    """What is free on the nodes with the most room."""
+    """Describe the free capacity of the nodes with the most room."""
     kinds = [kind for kind in ("gpu", "cpu", "memory") if getattr(wanted, kind)]
     capacities = []
     for node, _ in busy:
@@ -303,7 +303,7 @@ def _ahead(state: GridState, job: Job) -> Reason:
 
 
 def announce(state: GridState, refused: list[Line], fresh: dict[str, None]) -> None:
-    """After a pass: publish why refused lines and new jobs wait, as far as somebody watches them."""
+    """After a pass, publish why refused lines and new jobs wait, for those that are watched."""
     published = 0
     away = -1
     for line in refused:
@@ -330,7 +330,7 @@ def announce(state: GridState, refused: list[Line], fresh: dict[str, None]) -> N
 
 
 def _is_watched(state: GridState, line: Line) -> bool:
-    """Whether somebody watches the first of a line."""
+    """Whether the first job of a line is watched."""
     return state.queue.head(line)[1] in state.watched
 
 
@@ -343,7 +343,7 @@ def _publish(state: GridState, line: Line) -> None:
 
 
 def renew(state: GridState, line: Line) -> None:
-    """Update the reason of a line, if somebody watches its first job."""
+    """Update the reason of a line if its first job is watched."""
     if _is_watched(state, line):
         line.reason = find(state, line.request, state.queue.head(line)[1])
         _publish(state, line)
@@ -352,7 +352,7 @@ def renew(state: GridState, line: Line) -> None:
 
 
 def refresh(state: GridState) -> None:
-    """Update the reasons of the first lines that are watched, and drop those that nobody watches any more."""
+    """Update the reasons of lines whose first job is watched, and drop those of the others."""
     away, count = _away(state), 0
     for line in state.queue.lines.values():
         if not line.blocked:

@@ -59,8 +59,8 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def changes(state: GridState, request: Request, place: Callable[[Request], Places]) -> list[Change]:
-    """All changes that would help, one of each kind, the smallest cost first. For a request that cannot start as it is;
-    `place` finds placements for others."""
+    """Return all changes that would let a request start that cannot start as it is: one of each kind, the smallest cost
+    first. `place` finds placements for changed requests."""
     found = []
     for what, other, text, cost in _others(state, request, place):
         placed = place(other)
@@ -358,7 +358,8 @@ def _wanted(
 
 
 def _expected(state: GridState, request: Request, job: Job | None, user: str, lasts: float = 0.0) -> float:
-    """For how long this is expected to run (s; 0: nobody knows). `lasts`: of what is no job yet, see `why`."""
+    """Return the expected run time of a request (s; 0: unknown). `lasts`: its duration if it is not a job yet, as in
+    `why`."""
     limit = lasts if job is None else job.spec.time_limit and job.spec.time_limit + job.spec.grace
     planned = job.planned if job is not None else 0.0
     return expected(state, job.user if job is not None else user, request, limit, planned)
@@ -377,7 +378,7 @@ def _ending(state: GridState, request: Request, job: Job | None, lasts: float) -
 
 
 def _lasting(state: GridState, node: str, lasts: float) -> str:
-    """How long a node stays idle, of what is asked whether it does for `lasts` seconds."""
+    """Describe how long a node stays idle, compared with a duration of `lasts` seconds."""
     known = state.nodes.get(node)
     return known.forecast.words(node, lasts or LASTS) if known is not None and known.forecast is not None else ""
 
@@ -412,14 +413,14 @@ def _in_hold(state: GridState, request: Request, job: Job | None) -> Why:
 
 
 def _ahead(state: GridState, request: Request, job: Job | None) -> int:
-    """How many waiting jobs are served before this one, or would be before a new one."""
+    """Return how many waiting jobs are served before this job, or would be before a new one."""
     if job is not None:
         return state.queue.ahead(job.id) if job.id in state.queue else 0
     return sum(line.count for line in state.queue.lines.values() if line.request.priority >= request.priority)
 
 
 def _funnel(state: GridState, request: Request) -> tuple[FunnelStep, ...]:
-    """From all nodes to those that fit, one condition after the other."""
+    """Return how many nodes are left after each condition in turn, from all nodes to those that fit."""
     wanted = request.resources
     nodes = list(state.nodes.values())
     steps = [FunnelStep("known", len(nodes))]
@@ -536,7 +537,7 @@ def _holders(state: GridState, request: Request) -> tuple[AllocationView, ...]:
 
 
 def _hint(state: GridState, request: Request) -> str:
-    """What else would help, where no change of the request does."""
+    """Return what else would help where no change of the request does."""
     if not state.nodes:
         return "start an agent on a machine that may lend: grid agent run"
     away = [node for node in state.nodes.values() if node.state is not NodeState.UP]

@@ -65,7 +65,7 @@ def restore(state: GridData, known: Mapping[Pair, tuple[float, float]]) -> None:
 
 
 def _loan(state: GridData, user: str, allocation: Allocation, since: float) -> Loan | None:
-    """The loan that an allocation of this user is; None: its node is the user's own, or nobody's."""
+    """Return an allocation of this user as a loan; None: its node is the user's own, or has no owner."""
     lender = state.policy.sharing.owners.get(allocation.node, "")
     if lender in ("", user):
         return None
@@ -83,7 +83,7 @@ def _arm(state: GridData) -> None:
 
 
 def balances(state: GridData, now: float) -> tuple[UserBalance, ...]:
-    """The balances of all users who have lent or borrowed; those who are owed most come first."""
+    """Return the balances of all users who have lent or borrowed, the largest credit first."""
     loans, sharing = state.loans, state.policy.sharing
     nothing = Balance()
     found = [

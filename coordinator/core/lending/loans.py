@@ -126,14 +126,14 @@ class Loans:
         return found
 
     def credit(self, user: str, now: float, sharing: Sharing) -> float:
-        """By how much a user's share is lowered for what they have lent; below 0: raised, for what they have
-        borrowed."""
+        """Return by how much a user's share is lowered for what they have lent; below 0: by how much it is raised for
+        what they have borrowed."""
         if user not in self.lent and user not in self.borrowed:
             return 0.0
         return max(-sharing.credit, min(sharing.credit, self.balance(user, now, sharing)))
 
     def balance(self, user: str, now: float, sharing: Sharing) -> float:
-        """What a user has lent less what they have borrowed, as averages of dominant shares."""
+        """Return what a user has lent less what they have borrowed, as averages of dominant shares."""
         lent, borrowed = self.lent.get(user), self.borrowed.get(user)
         found = lent.average(now, sharing.half_life) if lent is not None else 0.0
         return found - borrowed.average(now, sharing.half_life) if borrowed is not None else found

@@ -60,7 +60,8 @@ def wanted_back(state: GridData, user: Allocation) -> None:
 
 
 def left(state: GridData, holder: Allocation, now: float) -> tuple[int, tuple[int, ...]]:
-    """How much of an allocation's cores can be lent on now (milli-cores), and which, in the order they are lent in."""
+    """Return how much of an allocation's cores can be lent now (milli-cores), and which cores, in the order in which
+    they are lent."""
     known, job = state.usual.get(holder.id), state.jobs[holder.job]
     if known is None or now - known.at > FRESH or holder.state is not State.RUNNING or holder.stop is not None:
         return 0, ()

@@ -102,7 +102,7 @@ def may_retry(job: Job, outcome: Outcome) -> bool:
 
 
 def wants_retry(job: Job, allocation: Allocation, outcome: Outcome) -> bool:
-    """Whether this end is retried: not after a stop on request, nor with exit code 0."""
+    """Whether the job is retried after this end: never after a stop on request or exit code 0."""
     stopped = allocation.stop is not None and allocation.stop.cause not in EVICTION_CAUSES
     if stopped or job.retried >= job.request.retries:
         return False
@@ -146,7 +146,7 @@ def _begin_hold(state: GridState, job: Job, allocation: Allocation) -> None:
 
 
 def kind_of(job: Job) -> Kind:
-    """What a job has in common with those that may follow it."""
+    """Return the kind of a job: what it has in common with jobs that may succeed it on its resources."""
     return job.request, job.spec.bundle
 
 
@@ -172,8 +172,8 @@ def is_plain(job: Job, lease: float) -> bool:
 
 
 def is_restartable(job: Job) -> bool:
-    """Whether a job that runs alone may be taken from its node and run again elsewhere, of nobody's need: its owner
-    allowed that, and nobody waits for its first output or feeds its input."""
+    """Whether a job that runs alone may be moved to another node although its resources are not needed: its owner
+    allows restarts, its first output is not awaited, and its input is not fed by a client."""
     spec, request = job.spec, job.request
     return request.requeue and not (request.gang or request.immediate or spec.stdin or spec.boost is not None)
 
@@ -221,8 +221,9 @@ def _spec(state: GridState, job: Job, allocation: Allocation) -> JobSpec:
 
 
 def request_stop(state: GridState, allocation: Allocation, cause: Cause, text: str, grace: float) -> bool:
-    """Tell an allocation to stop: SIGTERM, `grace` seconds, SIGKILL. Once; but a cancel overrides an eviction, so that
-    the job is not requeued. The other members of a gang stop with it. False: nothing has changed."""
+    """Tell an allocation to stop: SIGTERM, `grace` seconds, SIGKILL. Other members of its gang stop with it. A second
+    stop has no effect, except that a cancel overrides an eviction, so that the job is not requeued. Returns whether
+    anything has changed."""
     asked = _request_stop(state, allocation, cause, text, grace)
     job = state.jobs[allocation.job]
     if asked and job.request.gang:
@@ -234,7 +235,7 @@ def request_stop(state: GridState, allocation: Allocation, cause: Cause, text: s
 
 
 def request_gang_stop(state: GridState, job: Job, text: str, grace: float = -1.0, cause: Cause = Cause.GANG) -> None:
-    """Tell all other members of a job's gang to stop; `grace` below zero: each one's own."""
+    """Tell all other members of a job's gang to stop; `grace` below zero: the grace of each."""
     for name in state.groups[job.group].live:
         other = state.jobs[name]
         held = state.allocations.get(other.allocation)

@@ -44,7 +44,7 @@ DRAINED = "; exited with code 1"
 
 
 def spec(boost: Boost, lasts: float) -> JobSpec:
-    """What runs as this boost, for so many seconds."""
+    """Return the spec of a job that runs this boost for `lasts` seconds."""
     return JobSpec(("ray", "start", "--block"), name="", time_limit=lasts, grace=GRACE, boost=boost)
 
 
@@ -54,7 +54,7 @@ def awaited(job: Job) -> bool:
 
 
 def started(state: GridState, job: Job, allocation: Allocation) -> None:
-    """Its raylet runs, and has to join Ray now."""
+    """Handle the start of a boost's raylet: it has to join Ray from now on."""
     state.tell(job, f"raylet started on {allocation.node}, Ray is to show it")
     state.out += (RecordAllocation(allocation), RecordJob(job))
     state.publish(job)
@@ -62,8 +62,8 @@ def started(state: GridState, job: Job, allocation: Allocation) -> None:
 
 
 def found(state: GridState, job: Job, allocation: Allocation) -> None:
-    """Its node tells that its raylet runs, for the first time or since it is back. If that had not joined when the node
-    fell silent, it is ended: it may have given up meanwhile."""
+    """Handle a report that a boost's raylet runs, for the first time or after its node has reconnected. A raylet that
+    had not joined Ray when its node disconnected is ended, since it may have given up meanwhile."""
     if allocation.state is State.LOST:
         attempts.request_stop(
             state, allocation, Cause.NOT_JOINED, f"{allocation.node} was away while it was to join", 0.0

@@ -48,12 +48,12 @@ def restore(state: GridState) -> None:
 
 
 def expires(hold: Job) -> float:
-    """When a hold that has begun expires."""
+    """Return when a hold that has begun expires."""
     return hold.started + hold.spec.time_limit
 
 
 def spec(lasts: float, name: str = "") -> JobSpec:
-    """The spec of a hold of so many seconds."""
+    """Return the spec of a hold that lasts `lasts` seconds."""
     return JobSpec(("hold",), name=name, time_limit=lasts, grace=0.0, hold=True)
 
 
@@ -103,8 +103,8 @@ def refusal_inside(state: GridState, token: int, request: Request, user: str) ->
 
 
 def free(state: GridState, hold: Allocation) -> Capacity | None:
-    """The free capacity of a hold by device: what neither its jobs nor the node's owner use. None: its node offers
-    nothing."""
+    """Return the free capacity of a hold by device: what neither its jobs nor the node's owner use; None: its node has
+    no offer."""
     node = state.nodes[hold.node]
     if node.capacity is None:
         return None
@@ -136,7 +136,7 @@ def find(state: GridState, request: Request) -> Placement | Refusal:
 
 
 def _room(state: GridState, hold: Allocation | None) -> Capacity | None:
-    """What jobs can be started in now; None: in nothing."""
+    """Return the capacity in which jobs can be started now; None: no job can be."""
     return free(state, hold) if hold is not None and state.nodes[hold.node].usable else None
 
 
@@ -197,8 +197,8 @@ def _serve(state: GridState, name: str, inside: Inside) -> list[Request]:
 
 
 def _tell(state: GridState, inside: Inside, refused: list[Request]) -> None:
-    """End the jobs that must not wait; tell new ones, and the first with each request, why they do, as far as somebody
-    watches them."""
+    """End refused jobs that must not wait. Publish the reasons of new jobs and of the first one with each request, for
+    those that are watched."""
     why: dict[Request, Reason] = {}
 
     def words(request: Request) -> Reason:

@@ -33,14 +33,14 @@ from distributed_grid.protocol.resources import MILLI, Resources, format_bytes
 
 
 def has_in_all(hold: Job) -> Resources:
-    """What a hold has, used or not; before it has begun, what it asks for."""
+    """Return the whole amount of a hold, used or not; before it has begun, the amount that it requests."""
     return hold.grant.resources if hold.grant is not None else hold.request.resources
 
 
 def request_after(state: GridState, job: Job, outcome: Outcome) -> Request | None:
-    """The request of the next attempt. If it ran out of its own memory: with what would have been enough for runs like
-    it, where that is known, else with more as its retry policy says, up to what any node, or machine of a pool, could
-    ever lend; None if that is not more than it had."""
+    """Return the request of the next attempt. After the job ran out of its own memory it asks for what was enough for
+    runs like it, if that is known, else for more as its retry policy says, up to the most that any node, or machine of
+    a pool, could ever lend. None: that is not more than it had."""
     request = job.request
     had = request.resources
     advised = job.phase.advised if type(job.phase) is Active else 0
@@ -74,7 +74,7 @@ def _most_memory_of_pools(state: GridState, request: Request) -> int:
 
 
 def with_more(before: Request, after: Request) -> str:
-    """For a job's story: the memory of the next attempt, if that is more."""
+    """Return the memory of the next attempt as text for the job's story; empty: it is not more."""
     memory = after.resources.memory
     return f" with {format_bytes(memory)} of memory" if memory > before.resources.memory else ""
 
@@ -118,7 +118,7 @@ ORIGINS = (EndKind.NEVER_BEGAN, EndKind.EVICTED, EndKind.TO_RETRY, EndKind.FAILE
 
 
 def gang_members(state: GridState, job: Job) -> list[Job]:
-    """All members of a job's gang by their rank: none of them ends before all do."""
+    """Return all members of a job's gang by rank; none of them ends before all do."""
     return [state.jobs[name] for name in state.groups[job.group].live]
 
 
@@ -153,8 +153,8 @@ def start_gang(state: GridState, leader: Job, found: Sequence[Placement], met: S
 def part_over(
     state: GridState, job: Job, allocation: Allocation, outcome: Outcome | None, text: str, again: bool = True
 ) -> None:
-    """One member has ended; without an `outcome` it never began, since its node refused it. `again`: nothing of it is
-    alive for sure."""
+    """Handle the end of one member of a gang. Without an `outcome` it never began, since its node refused it. `again`:
+    nothing of it is alive; false: that is not certain."""
     mates = [mate for one in gang_members(state, job) if (mate := state.allocations.get(one.allocation)) is not None]
     away = any(not _reachable(state, mate) for mate in mates if mate is not allocation)
     told = attempts.recorded_outcome(allocation, outcome) if outcome is not None else None
@@ -178,7 +178,7 @@ def _reachable(state: GridState, allocation: Allocation) -> bool:
 
 
 def _kind_of_end(job: Job, allocation: Allocation, outcome: Outcome | None) -> EndKind:
-    """What the end of a member means for its gang."""
+    """Return what the end of a member means for its gang."""
     if outcome is None:
         return EndKind.NEVER_BEGAN
     if outcome.cause is Cause.EXITED and outcome.code == 0:

@@ -87,8 +87,8 @@ def _serve(state: GridState) -> None:
 
 
 def _for_next(state: GridState, line: Line, passed: list[Line], firsts: list[Line]) -> Allocation | None:
-    """The allocation that the first job of a line is to follow; None: it may not, or there is none. `passed`: the lines
-    before it in the order of service; `firsts`: those of them that are the first of their standings."""
+    """Return the allocation that the first job of a line may succeed; None: it may not, or there is none. `passed`: the
+    lines before it in the order of service; `firsts`: those of them that are the first of their standings."""
     queue, chains = state.queue, state.chains
     job = state.jobs[queue.head(line)[1]]
     tails = chains.tails.get(kind_of(job))
@@ -118,7 +118,7 @@ def _for_next(state: GridState, line: Line, passed: list[Line], firsts: list[Lin
 
 
 def _length(typical: float) -> int:
-    """Maximum number of successors in a chain of jobs that run for so long."""
+    """Return the maximum number of successors in a chain of jobs with this typical run time (s)."""
     return min(MOST, math.ceil(REACH / max(typical, REACH / MOST)))
 
 
@@ -174,7 +174,7 @@ def _give(state: GridState, line: Line, job: Job, before: Allocation) -> None:
 
 
 def take_back(state: GridState, allocation: Allocation, why: str) -> None:
-    """Take a successor back, and all who wait behind it, unless they have started: their node says so."""
+    """Withdraw a successor and all that wait behind it, unless they have started; their node reports which."""
     for name in (allocation.id, *state.chains.successors_of(allocation.id)):
         one = state.allocations[name]
         if one.stop is not None or one.started:

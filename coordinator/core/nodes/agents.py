@@ -256,7 +256,7 @@ def heartbeat(state: GridState, event: HeartbeatReceived) -> None:
 
 
 def forecasts_reported(state: GridState, event: ForecastsReported) -> None:
-    """How long nodes are expected to stay idle has changed. Decides only where jobs go from now on."""
+    """Handle new forecasts of how long nodes stay idle. They only change where jobs are placed from now on."""
     for name, forecast in event.nodes.items():
         if (node := state.nodes.get(name)) is not None:
             node.forecast = forecast
@@ -438,7 +438,8 @@ def _started_on(node: Node, allocation: Allocation) -> str:
 
 
 def _takes_over(state: GridState, node: Node, allocation: Allocation) -> None:
-    """It has started: nothing lives of what it waited for, if it is a successor, and nobody takes it back."""
+    """Handle the start of an allocation: if it is a successor, nothing of its predecessor is alive, and it is not
+    withdrawn any more."""
     if allocation.stop is not None and allocation.stop.unless_started:
         allocation.stop = None
     before = state.chains.predecessors.get(allocation.id)
@@ -505,18 +506,19 @@ def _exited(state: GridState, node: Node, message: Exited) -> None:
 
 
 def _began(state: GridState, allocation: Allocation, seconds: float) -> float:
-    """The start time of an allocation that has run for so long according to its node."""
+    """Return the start time of an allocation that has run for `seconds` according to its node."""
     return min(state.now, max(allocation.granted, state.now - seconds))
 
 
 def _ran_for(state: GridState, allocation: Allocation, outcome: Outcome) -> float:
-    """For how long an attempt has run (s): as its node says, and not for longer than it was granted, since its user's
-    jobs are placed by that on other nodes, too."""
+    """Return how long an attempt has run (s) according to its node, but no longer than it was granted: its user's jobs
+    are placed by that on other nodes, too."""
     return min(outcome.seconds, state.now - allocation.granted + CLOCKS_APART)
 
 
 def _held_for(state: GridState, job: Job, allocation: Allocation, ran: float) -> float:
-    """How long whoever follows a job has to wait for it (s): its run time, and what unpacking its files took before."""
+    """Return how long the next job has to wait for the resources of a job like this (s): its run time, and the time
+    before that for unpacking its files."""
     return max(ran, state.now - allocation.granted) if job.spec.bundle else ran
 
 

@@ -19,8 +19,8 @@ Counts = tuple[list[int], int, int, int, dict[int, int], dict[str, int]]
 
 
 class Free(msgspec.Struct, kw_only=True, gc=False):
-    """What is free of a node, as far as a request is compared with it: the number of unused cores (`whole`), the spare
-    parts of shared ones (milli-cores), bytes, and milli-GPUs by UUID.
+    """The free resources of a node, as far as requests are compared with them: the number of unused cores (`whole`),
+    the spare parts of shared ones (milli-cores), bytes, and milli-GPUs by UUID.
 
     `whole_gpus` and `gpu_parts` are the same for GPUs as `whole` and `parts`, and `gpu_memory` the free bytes of each.
     Devices in `closed` are in back-off and cannot be granted.
@@ -82,13 +82,13 @@ class Free(msgspec.Struct, kw_only=True, gc=False):
         return model and self._has_gpu_memory(uuid, need.gpu_memory)
 
     def _has_gpu_memory(self, uuid: str, wanted: int) -> bool:
-        """Whether so many bytes of a GPU are free. Who asks for none counts with a part of it, so that less than none
-        may be free, and does not wait for it."""
+        """Whether this much memory of a GPU (bytes) is free. A request for none always fits: such a request is charged
+        a part of the memory all the same, so that the free amount may be below zero."""
         return not wanted or self.gpu_memory.get(uuid, 0) >= wanted
 
     def free_gpus(self, model: str, memory: int) -> tuple[int, int]:
-        """How many whole devices are free of those that are of this model and have so many bytes free, and the largest
-        spare part (milli) of one that is shared."""
+        """Return how many whole devices of this model with this much free memory (bytes) are free, and the largest
+        spare part (milli) of a shared one."""
         whole = most = 0
         for uuid, milli in self.gpus.items():
             if milli <= most or not self._has_gpu_memory(uuid, memory) or uuid in self.closed:
@@ -102,7 +102,7 @@ class Free(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def left(self) -> Resources:
-        """What is free, as an amount; debts count as zero."""
+        """The free resources as an amount; debts count as zero."""
         return Resources(self.cpu_left, max(0, self.free_memory), self.gpu_left)
 
     @property
@@ -161,7 +161,8 @@ class Free(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Capacity(Free, kw_only=True, gc=False):
-    """What is free of a node now, device by device: spare milli-cores by core, in the offer's order, idlest first.
+    """The free resources of a node now, device by device: spare milli-cores by core, in the offer's order, idlest
+    first.
 
     `free` has the unused cores, by their place in that order, ascending.
 
@@ -212,11 +213,11 @@ class Capacity(Free, kw_only=True, gc=False):
 
     @property
     def counts(self) -> Counts:
-        """What it counts beside its amounts."""
+        """Return the counts that are kept beside the amounts."""
         return self.free, self.whole, self.debts, self.whole_gpus, self.parts, self.gpu_parts
 
     def counted(self) -> Counts:
-        """What a count from scratch finds."""
+        """Return the same counts, computed from scratch."""
         closed, whole_gpus, debts = self.closed, 0, 0
         free, parts, gpu_parts = list[int](), dict[int, int](), dict[str, int]()
         for place, (core, milli) in enumerate(self.cores.items()):
@@ -385,8 +386,8 @@ class Capacity(Free, kw_only=True, gc=False):
         return [uuid for number in sorted(groups, key=order) for uuid in groups[number]]
 
     def _compact(self, count: int, gpus: tuple[GpuShare, ...]) -> list[int]:
-        """The places of so many free cores: first on the NUMA nodes of the GPUs, then on the best fit for the rest,
-        else on the largest ones; idlest first on each."""
+        """Return the places of `count` free cores: first on the NUMA nodes of the GPUs, then on the best fit for the
+        rest, else on the largest ones; idlest first on each."""
         groups: dict[int, list[int]] = {}
         for place in self.free:
             groups.setdefault(self._numa.get(self._order[place], -1), []).append(place)
@@ -408,8 +409,8 @@ class Capacity(Free, kw_only=True, gc=False):
 
 
 class FutureCapacity(Free, kw_only=True, gc=False):
-    """What will be free of a node when some of its allocations have ended, or another one has begun. A grant costs its
-    GPUs and not its cores, since those that are held whole become whole; the capacity of now is not copied."""
+    """The free resources of a node after some of its allocations have ended, or another one has begun. A grant costs
+    its GPUs and not its cores, since those that are held whole become whole; the present capacity is not copied."""
 
     _cores: dict[int, int]
     """Those of the capacity now, which stay as they are."""
@@ -419,7 +420,7 @@ class FutureCapacity(Free, kw_only=True, gc=False):
 
     @classmethod
     def of(cls, capacity: Capacity) -> "FutureCapacity":
-        """What is free now."""
+        """Return a copy that starts from the present capacity."""
         return cls(
             closed=capacity.closed,
             whole=capacity.whole,
@@ -449,7 +450,7 @@ class FutureCapacity(Free, kw_only=True, gc=False):
         self._change(grant, -1)
 
     def _change(self, grant: Grant, sign: int) -> None:
-        """All but whole cores."""
+        """Change everything except the whole cores."""
         if grant.shared_core >= 0:
             self._change_core(grant.shared_core, sign * grant.shared_milli)
         self.memory += sign * grant.memory

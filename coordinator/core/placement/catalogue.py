@@ -74,7 +74,7 @@ class Affinity:
         return word in self._jobs or word in self._live
 
     def newest(self, word: str) -> str:
-        """The newest job of this name; empty: there is none."""
+        """Return the newest job of this name; empty: there is none."""
         return next(self.newest_first(word), "")
 
     def newest_first(self, word: str) -> Iterator[str]:
@@ -123,7 +123,7 @@ class Affinity:
             lines[key] = lines.get(key, 0) + 1
 
     def remove_waiting(self, job: Job) -> None:
-        """Remove a waiting job, if it is there."""
+        """Remove a waiting job; no effect on one that is not there."""
         if job.id not in self._waiting:
             return
         key, words = self._waiting.pop(job.id)
@@ -286,7 +286,7 @@ class Catalogue(Index):
         self.touch(name)
 
     def expect(self, name: str, forecast: IdleForecast | None) -> None:
-        """A node is expected to stay idle for so long; None: nothing is known."""
+        """Set the forecast of how long a node stays idle; None: there is none."""
         if forecast is not None and forecast.used:
             self.forecasts[name] = forecast
         else:
@@ -368,7 +368,7 @@ class Catalogue(Index):
         self, wanted: Resources, most: int, trait: Trait | None = None, pool: Pool = Pool.ALL,
         accept: Accept | None = None, order: Order = Order.TIGHTEST,
     ) -> list[str]:  # fmt: skip
-        """As `candidates`, of the nodes with this trait in this pool."""
+        """As `candidates`, among the nodes with this trait in this pool."""
         if trait is None:
             return self._view(self._everything, pool).candidates(wanted, most, accept, order)
         kind = self._kind(trait)
@@ -382,7 +382,7 @@ class Catalogue(Index):
         return self._view(kind, pool).candidates(wanted, most, accept, order)
 
     def having(self, trait: Trait) -> dict[str, None]:
-        """All nodes that have a trait, usable or not."""
+        """Return all nodes that have a trait, usable or not."""
         return self._kind(trait).members
 
     def _kind(self, trait: Trait) -> Kind:
@@ -468,14 +468,14 @@ class Without:
         return name not in self._hidden and name in self._index
 
     def near(self, local: Local) -> list[str]:
-        """As of the catalogue."""
+        """As the catalogue's method of this name."""
         return self._index.near(local, self._hidden)
 
     def search(
         self, wanted: Resources, most: int, trait: Trait | None = None, pool: Pool = Pool.ALL,
         accept: Accept | None = None, order: Order = Order.TIGHTEST,
     ) -> list[str]:  # fmt: skip
-        """As of the catalogue."""
+        """As the catalogue's method of this name."""
         hidden = self._hidden
         shown: Accept = lambda name: name not in hidden and (accept is None or accept(name))  # noqa: E731
         return self._index.search(wanted, most, trait, pool, shown, order)

@@ -47,7 +47,7 @@ def left_alone(node: Node, request: Request) -> bool:
 
 
 def ray_bundle(on: OnRay | None, wanted: Resources) -> Resources:
-    """What to reserve in Ray for this amount."""
+    """Return the resources to reserve in Ray for this amount."""
     return Resources(wanted.cpu, wanted.memory, on.total.gpu if wanted.gpu and on is not None else 0)
 
 
@@ -91,7 +91,7 @@ def ray_blocker(node: Node, request: Request) -> str:
 
 
 def amount(kind: str, resources: Resources) -> str:
-    """One kind of an amount for people: `2 gpu`, `4G memory`."""
+    """Format one kind of an amount: `2 gpu`, `4G memory`."""
     if kind == "memory":
         return f"{format_bytes(resources.memory)} memory"
     return f"{format_milli(getattr(resources, kind))} {kind}"
@@ -126,7 +126,7 @@ def known(facts: NodeFacts, labels: dict[str, str]) -> Known:
 
 class Trait(msgspec.Struct, frozen=True, cache_hash=True):
     """The part of a request's constraints that can be indexed by facts and labels; with `gpus`, at least one GPU of the
-    model with so much memory. `user`: whose jobs the node has to run; empty: everyone's."""
+    model with so much memory. `user`: the node has to run jobs of this user; empty: of all users."""
 
     labels: tuple[LabelRule, ...] = ()
     gpus: bool = False
@@ -179,7 +179,7 @@ def admitted(facts: NodeFacts, request: Request) -> bool:
 
 
 def devices(request: Request) -> int:
-    """How many GPUs it takes."""
+    """Return the number of GPUs that a request takes."""
     return -(-request.resources.gpu // MILLI)
 
 
@@ -293,12 +293,12 @@ def owners_words(facts: NodeFacts) -> str:
 
 
 def opened(node: str) -> str:
-    """What its owner can do so that it runs everyone's jobs."""
+    """Describe what the owner of a node can do so that it runs jobs of all users."""
     return f"agent.trust: everyone on {node}, or walls there (`grid agent detect` says why it has none)"
 
 
 def walls_words(facts: NodeFacts) -> str:
-    """Its walls, and why it has no stronger ones: what follows a node's name."""
+    """Describe the walls of a node, and why they are not stronger, as text that follows its name."""
     return f"has walls {level_of(facts.walls)}{_because(facts)}" if facts.walls else f"has {SILENT}"
 
 

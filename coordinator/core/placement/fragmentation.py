@@ -137,7 +137,8 @@ class RequestMix:
         return self._losses[node][1] if node in self._losses else {}
 
     def loss(self, capacity: Capacity, request: Request) -> float:
-        """How many usable GPUs such a node loses to this request, which fits there; below 0: fewer are stranded."""
+        """Return how many usable GPUs a node with this capacity loses to a request that fits there; below 0: fewer are
+        stranded."""
         return self._usable.loss(capacity, self._usable.now(capacity), request)
 
 
@@ -176,7 +177,7 @@ class Usable:
         """Whether kinds differ by more than amounts, so that it matters which device is free."""
 
     def now(self, capacity: Capacity) -> Now:
-        """What a node has."""
+        """Return the present figures of a node."""
         cpu, memory, gpu = capacity.cpu_left, capacity.free_memory, capacity.gpu_left
         kinds, stranded = self._enough(cpu, memory), self._stranded(cpu, memory, gpu)
         usable = 0 if self._by_device else self._of_devices(kinds, capacity)
@@ -226,14 +227,14 @@ class Usable:
         return lost - self._of_part(after, MILLI - gpu)
 
     def _of_devices(self, kinds: int, capacity: Capacity) -> int:
-        """What these kinds can use of the free devices and parts, in milli-GPUs times counts."""
+        """Return how much of the free devices and parts these kinds can use, in milli-GPUs times counts."""
         found = self._of_whole(kinds, capacity.whole_gpus)
         for left in capacity.gpu_parts.values():
             found += self._of_part(kinds, left)
         return found
 
     def _of_part(self, kinds: int, left: int) -> int:
-        """What these kinds can use of a shared device with so much left."""
+        """Return how much these kinds can use of a shared device of which `left` is spare (milli)."""
         try:
             return self._parts[kinds, left]
         except KeyError:
@@ -242,7 +243,7 @@ class Usable:
             return found
 
     def _of_whole(self, kinds: int, whole: int) -> int:
-        """What these kinds can use of so many free devices."""
+        """Return how much these kinds can use of `whole` free devices."""
         try:
             return self._wholes[kinds, whole]
         except KeyError:
@@ -250,7 +251,7 @@ class Usable:
             return found
 
     def _for_whole(self, whole: int) -> int:
-        """The kinds that can use a device that is free, on a node where so many are."""
+        """Return the kinds that can use a free device on a node with `whole` free devices."""
         steps, masks = self._whole
         return self._part[1][-1] | masks[bisect_right(steps, whole * MILLI)]
 

@@ -172,7 +172,7 @@ class Index:
         return found
 
     def most(self) -> list[str]:
-        """In each tier, a node with the most free GPUs and one with the most free cores."""
+        """Return, from each tier, a node with the most free GPUs and one with the most free cores."""
         self.flush()
         best: dict[str, None] = {}
         for tier in self._tiers:

@@ -37,8 +37,8 @@ Score = Callable[[Node, Capacity, Request, "Context"], float]
 
 
 class Context(NamedTuple):
-    """What scores go by beside the node and the request: what is asked for lately, and for how long the job is expected
-    to run (s; 0: nobody knows)."""
+    """What scores depend on beside the node and the request: the request mix, and the expected run time of the job (s;
+    0: unknown)."""
 
     mix: RequestMix
     lasts: float = 0.0
@@ -68,7 +68,7 @@ def _fit(node: Node, capacity: Capacity, request: Request, context: Context) -> 
 
 
 def _fragmentation(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
-    """How few GPUs it takes from the requests of the mix that could use them: 1 / (1 + GPUs)."""
+    """Score a node by how few GPUs are lost for the requests of the mix that could use them: 1 / (1 + GPUs)."""
     return 1.0 / (1.0 + max(0.0, context.mix.losses(((node, capacity),), request)[0]))
 
 
@@ -80,7 +80,7 @@ def _gpus_spared(node: Node, capacity: Capacity, request: Request, context: Cont
 
 
 def _quiet(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
-    """How little foreign use there is."""
+    """Score a node by how little foreign use there is."""
     if node.sample is None:
         return 0.5
     return 1.0 - min(1.0, node.sample.foreign_cpu / (len(node.facts.cores) or 1))
@@ -98,7 +98,7 @@ def _priority(node: Node, capacity: Capacity, request: Request, context: Context
 
 
 def _idle(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
-    """How much of what the node lends would still be free, of the scarcest kind."""
+    """Score a node by the part of its offer that would still be free, of the scarcest kind."""
     lendable, left, wanted = node.facts.lendable, capacity.left, request.resources
     least = 1.0
     if lendable.cpu:
@@ -116,7 +116,7 @@ def _in_use(node: Node, capacity: Capacity, request: Request, context: Context) 
 
 
 def _alone(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
-    """How few of the grid's jobs run there: 1 with none, 1/2 with one, 1/3 with two."""
+    """Score a node by how few of the grid's jobs run there: 1 with none, 1/2 with one, 1/3 with two."""
     return 1.0 / (1.0 + len(node.allocations))
 
 
@@ -131,14 +131,14 @@ def _local(node: Node, capacity: Capacity, request: Request, context: Context) -
 
 
 def _lasting(node: Node, capacity: Capacity, request: Request, context: Context) -> float:
-    """How likely its owner leaves it alone for as long as the job runs, less the part of the node that he would miss
-    meanwhile."""
+    """Score a node by the probability that it stays idle for as long as the job runs, less the part of it that its
+    owner would miss meanwhile."""
     return endurance(node, capacity, request.resources, context.lasts)
 
 
 def endurance(node: Node, capacity: Capacity | None, wanted: Resources, seconds: float) -> float:
-    """How likely the node stays idle for so many seconds, times the part of it that a job of this size leaves to what
-    its owner uses even while it counts as idle; UNKNOWN where nothing is forecast of it. `capacity`: its own, or that
+    """Return the probability that a node stays idle for this many seconds, times the part of it that a job of this size
+    leaves to what its owner uses even while it counts as idle; UNKNOWN without a forecast. `capacity`: its own, or that
     of a trial."""
     forecast = node.forecast
     if forecast is None or (likely := forecast.stays(seconds)) is None:
@@ -178,8 +178,8 @@ def scoring(weights: Weights) -> Scoring:
 
 
 def weights_for(request: Request, policy: Policy, index: Shown, lasts: float) -> Weights:
-    """The weights for a request of a job that is expected to run for so long. Where nothing is forecast, or a job is
-    over before it could matter, idleness does not count."""
+    """Return the weights for a request of a job with this expected run time (s). Idleness does not count without
+    forecasts, or if the job is over before it could matter."""
     weights = policy.weights_of(request)
     return with_lasting(weights) if lasts >= SHORT and index.forecasts else weights
 
@@ -239,7 +239,7 @@ def suits(node: Node, request: Request) -> bool:
 
 
 def has_room(node: Node, request: Request, index: Shown, capacity: Capacity | None = None) -> bool:
-    """Whether the request could start there now, if the node is usable; with `capacity` instead of its own."""
+    """Whether a request could start on a node now, if the node is usable. `capacity` overrides the node's own."""
     alone, capacity = capacity is not None, capacity or node.capacity
     if capacity is None or not capacity.fits(request.resources, request.constraints):
         return False
@@ -262,7 +262,7 @@ def open_to(node: Node, request: Request, index: Shown, alone: bool = False) -> 
 
 
 def drained_words(drain: Drain) -> str:
-    """Who drained it, and why: what follows a node's name."""
+    """Describe who drained a node, and why, as text that follows its name."""
     return f"is drained{f' by {drain.by}' if drain.by else ''}{f': {drain.reason}' if drain.reason else ''}"
 
 
@@ -273,8 +273,8 @@ def place(
     nodes: Mapping[str, Node], index: Shown, request: Request, policy: Policy = DEFAULT,
     capacities: Mapping[str, Capacity] = NO_OVERLAY, lasts: float = 0.0,
 ) -> Placement | Refusal:  # fmt: skip
-    """The best node of those that fit, by the request's strategy. `capacities` overlays that of some nodes, for trials;
-    `lasts`: for how long the job is expected to run (s; 0: nobody knows)."""
+    """Return the best node of those that fit, by the request's strategy. `capacities` overrides that of some nodes, for
+    trials; `lasts`: the expected run time of the job (s; 0: unknown)."""
     strategy, context = scoring(weights_for(request, policy, index, lasts)), Context(index.mix, lasts)
     first, weight, others = strategy.scores[0], strategy.weights[0], strategy.others
     found: list[tuple[Node, Capacity]] = []
@@ -328,10 +328,10 @@ def candidates(
     nodes: Mapping[str, Node], index: Shown, request: Request, policy: Policy, least: int = 0,
     capacities: Mapping[str, Capacity] = NO_OVERLAY, lasts: float = 0.0,
 ) -> list[str]:  # fmt: skip
-    """The nodes to compare: the preferred ones that fit, if any, else of each tier as many as the policy says, in the
-    strategy's search order; at least `least` in all, if there are so many. Of nodes that nobody named, those whose
-    owner is expected before a job that runs for `lasts` seconds has ended are left out, if others have room: those that
-    stay idle as likely as the policy wants, else as the next less careful one does."""
+    """Return the nodes to compare: the preferred ones that fit, if any, else of each tier as many as the policy says,
+    in the strategy's search order; at least `least` in all, if there are so many. Among nodes that the request does not
+    name, only those that are likely to stay idle for `lasts` seconds are returned, if enough of them have room: with
+    the probability that the policy demands, else with the next lower one."""
     wanted, asked, strategy = request.resources, request.constraints, request.strategy or policy.strategy
     most, order = max(least, policy.candidates), Order.TIGHTEST
 
@@ -397,7 +397,7 @@ class Staying:
         self._left = LOOKED_AT
 
     def lasts(self, name: str) -> bool:
-        """Whether it stays idle for so long."""
+        """Whether a node is likely to stay idle for as long as the job runs."""
         node = self._nodes[name]
         capacity = self._capacities.get(name) or node.capacity
         return capacity is None or endurance(node, capacity, self._wanted, self._seconds) >= self._likely
@@ -440,8 +440,9 @@ _LOOPBACK = ("127.", "::1")
 def gang_places(
     nodes: Mapping[str, Node], index: Shown, request: Request, policy: Policy = DEFAULT, lasts: float = 0.0
 ) -> tuple[Placement, ...] | Refusal:
-    """The places of all members by their rank, the best node first; preferred nodes come before others. All members ask
-    for the same amount and none shares a node, so there are places for all if so many nodes fit, whichever is taken."""
+    """Return the places of all members by their rank, the best node first; preferred nodes come before others. All
+    members ask for the same amount and none shares a node, so there are places for all if as many nodes fit, whichever
+    is taken first."""
     fitting = gang_candidates(nodes, index, request, policy, lasts)
     if len(fitting) < request.gang:
         return Refusal(len(index))
@@ -464,7 +465,7 @@ def gang_places(
 def gang_candidates(
     nodes: Mapping[str, Node], index: Shown, request: Request, policy: Policy = DEFAULT, lasts: float = 0.0
 ) -> list[str]:
-    """Nodes with room for a member: as many as the gang needs and some more, if there are so many."""
+    """Return nodes with room for a member: as many as the gang needs and some more, if there are any."""
     fitting = dict.fromkeys(candidates(nodes, index, request, policy, request.gang, NO_OVERLAY, lasts))
     if len(fitting) < request.gang:
         others = replace(request, nodes=())

@@ -156,8 +156,8 @@ def _is_running(allocation: Allocation) -> bool:
 
 
 def _min_hold_and_cost(state: GridState, job: Job, allocation: Allocation, now: float) -> tuple[float, float]:
-    """When this leaves its min-hold, and the core-seconds that would be lost; of a gang, by all members, also by those
-    that have ended, since all are run again."""
+    """Return when an allocation leaves its min-hold, and the core-seconds that would be lost; for a gang, those of all
+    members, also of those that have ended, since all are run again."""
     policy = state.policy.preempting
     if not job.request.gang:
         lost = ran(job, allocation, now) * work(allocation.grant, state.nodes[allocation.node].facts.lendable)
@@ -185,7 +185,7 @@ def _part_ran(member: Job) -> float:
 
 
 def end_of(state: GridState, stopping: Allocation, now: float) -> float:
-    """When a stopping allocation has ended at the latest; 0: not soon, or it is overdue."""
+    """Return when a stopping allocation has ended at the latest; 0: not soon, or it is overdue."""
     policy = state.policy.preempting
     end = stopping.stopped + (stopping.stop.grace if stopping.stop is not None else 0.0)
     return end if now - policy.hold < end <= now + policy.grace_most else 0.0

@@ -91,7 +91,7 @@ def _publish_reason(state: GridState, job: Job, found: NoPlan) -> None:
 
 
 def _needs(state: GridState, job: str) -> float:
-    """For how long a waiting job may need a machine (s; 0: no machine ends, or it does not matter)."""
+    """Return how long a waiting job may need a machine (s; 0: no machine ends, or it does not matter)."""
     if not state.scaling.joined:
         return 0.0
     from distributed_grid.coordinator.core.scaling import lives  # only where there are machines
@@ -100,8 +100,8 @@ def _needs(state: GridState, job: str) -> float:
 
 
 def _plan(state: GridState, request: Request, needs: float, now: float) -> Plan | NoPlan:
-    """Whoever gives way does so on no machine that ends before a job is over which may take so long (s), as long as
-    others can or another machine may come: as `places_for` does it."""
+    """Return the cheapest plan, as `places_for` does: machines that end within `needs` seconds are left out, as long as
+    others are possible or another machine may come."""
     if not state.scaling.joined or not needs:
         return _plan_but(state, request, now)
     from distributed_grid.coordinator.core.scaling import lives  # only where there are machines
@@ -121,9 +121,9 @@ def _plan_but(state: GridState, request: Request, now: float, without: frozenset
 def foresee(
     state: GridState, request: Request, needs: float, why: Reason, now: float
 ) -> tuple[Reason, Preemption | None]:
-    """What would be preempted for a request that was only asked about, may take so long (`needs`, s; 0: unlimited) and
-    has no place now; and `why` it does not start, amended with that. `state`: as the next pass would see it
-    (`scheduler.next_pass`). Read-only."""
+    """Return the reason `why` a request has to wait, amended with what a preemption would do, and that preemption
+    (None: there would be none). The request is not submitted. `needs`: how long it may run (s; 0: unlimited); `state`:
+    as the next pass would see it (`scheduler.next_pass`). Read-only."""
     if request.priority is not Priority.URGENT or request.immediate or state.halted:
         return why, None
     found = _plan(state, request, needs, now)
@@ -161,7 +161,7 @@ def _grace(state: GridState, victim: Victim) -> float:
 
 
 def _ends(state: GridState, found: Plan, now: float) -> float:
-    """When the last of the allocations that a plan waits for has ended, if it is executed now."""
+    """Return when the last of the allocations that a plan waits for has ended, if it is executed now."""
     held = (one for place in found.places for one in state.nodes[place.node].allocations.values())
     others = [end_of(state, one, now) for one in held if one.state is State.STOPPING]
     return max(now, *others, *(now + _grace(state, victim) for victim in found.victims))
@@ -215,8 +215,8 @@ def _each(request: Request) -> str:
 
 
 def serve(state: GridState) -> None:
-    """Before the scheduling pass: start the jobs whose earmarked resources are all free now. Who cannot start on them
-    gives them back, perhaps to others who start at once."""
+    """Start the jobs whose earmarked resources are all free now, before the scheduling pass. A job that cannot start on
+    them returns them, perhaps to others that start at once."""
     returned = not state.halted
     while returned:
         returned = False

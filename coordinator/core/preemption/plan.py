@@ -66,8 +66,8 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class NoPlan(msgspec.Struct, frozen=True):
-    """Why nobody is preempted. `code` is one of ending, no-victims, min-hold, badput-budget; `again`: when to try again
-    (0: unknown)."""
+    """Why there is no preemption. `code` is one of ending, no-victims, min-hold, badput-budget; `again`: when to try
+    again (0: unknown)."""
 
     code: str
     text: str
@@ -266,8 +266,8 @@ EXACT = 8
 
 
 def gang_plan(views: Sequence[View], request: Request, policy: Preempting, spent: float) -> Plan | NoPlan:
-    """The cheapest plan with a place for each member on a node of its own. `spent`: core-seconds lost within the last
-    hour."""
+    """Return the cheapest plan with a place for each member on a node of its own. `spent`: core-seconds lost within the
+    last hour."""
     there = [view for view in views if view.capacity.fits(request.resources, request.constraints)]
     if len(there) >= request.gang:
         return _gang_ending(there)
@@ -317,7 +317,7 @@ class _Nodes:
         self._roomy: set[str] = set()
 
     def units(self) -> list[Victim]:
-        """One victim of each unit."""
+        """Return one victim of each unit."""
         return [replace(held[0][1], node=held[0][0]) for held in self._held.values()]
 
     def one_by_one(self, most: float = math.inf) -> tuple[list[Victim], list[Alternative]] | None:

@@ -58,7 +58,7 @@ class Chains:
         self.mark(allocation)
 
     def join(self, before: str, allocation: str) -> None:
-        """One waits for another, which was a tail."""
+        """Append an allocation to the chain of the allocation `before`, which was a tail."""
         self._unmark(before)
         self.successors[before], self.predecessors[allocation] = allocation, before
         chain = self.members.setdefault(before, deque((before,)))
@@ -76,13 +76,14 @@ class Chains:
         self.mark(tail)
 
     def ended(self, allocation: str) -> str | None:
-        """One that held something has ended. Returns its successor."""
+        """Handle the end of an allocation that held resources: it gets no other successor. Returns its successor; None:
+        it has none."""
         self.close(allocation)
         return self.successors.get(allocation)
 
     def leave(self, allocation: str) -> tuple[str, str]:
-        """One that held nothing has ended. Returns what it waited for, and who waited for it (empty: nobody), who wait
-        for each other from now on."""
+        """Remove a successor that has ended without holding anything. Returns the allocations before and behind it
+        (empty: none), which follow each other from now on."""
         tail = self.tail(allocation)
         self._unmark(tail)
         self.kinds.pop(allocation, None)
@@ -98,7 +99,7 @@ class Chains:
         return before, behind
 
     def _drop(self, allocation: str) -> None:
-        """It is no member of its chain any more, nor is who is left there alone."""
+        """Remove an allocation from its chain, and the chain itself once only one member is left."""
         chain = self.members.pop(allocation, None)
         if chain is not None:
             chain.remove(allocation)  # the first one, nearly always
@@ -106,7 +107,7 @@ class Chains:
                 del self.members[chain[0]]
 
     def close(self, allocation: str) -> None:
-        """It gets no successor any more."""
+        """Exclude an allocation from getting a successor."""
         self._unmark(allocation)
         self.kinds.pop(allocation, None)
 
@@ -116,13 +117,13 @@ class Chains:
         return chain[-1] if chain is not None else allocation
 
     def successors_of(self, allocation: str) -> Iterator[str]:
-        """All that wait behind it, the next one first."""
+        """Yield all successors behind an allocation, the next one first."""
         while (name := self.successors.get(allocation)) is not None:
             allocation = name
             yield name
 
     def mark(self, tail: str) -> None:
-        """It may get a successor, if its kind is known."""
+        """Let a tail get a successor, if its kind is known."""
         kind, depth = self.kinds.get(tail), self._before(tail)
         if kind is None or depth >= MOST:
             return
@@ -142,14 +143,14 @@ class Chains:
             del self.tails[kind]
 
     def _before(self, tail: str) -> int:
-        """How many of its chain are before a tail."""
+        """Return how many members of its chain are before a tail."""
         chain = self.members.get(tail)
         return len(chain) - 1 if chain is not None else 0
 
     # --- run times ----------------------------------------------------------------------------------------------------
 
     def learn(self, user: str, request: Request, seconds: float) -> None:
-        """A job has run for so long."""
+        """Record the run time (s) of a job."""
         line = user, request
         runs = self.run_times.pop(line, None)
         if runs is None:

@@ -246,7 +246,7 @@ def _has_started(state: GridState, member: Job) -> None:
 
 
 def _record(state: GridState, waiter: Job | Group, unmet: tuple[Condition, ...]) -> None:
-    """Have the record of a waiter name its unmet conditions."""
+    """Set the unmet conditions in the record of a waiting job."""
     if len(waiter.after) == len(unmet):
         return
     if isinstance(waiter, Group):

@@ -23,7 +23,7 @@ ranked at once."""
 
 
 class Account(msgspec.Struct, kw_only=True, gc=False):
-    """What a user holds, and the average of what they held (a dominant share, 0..1) as it was at `at` (grid time)."""
+    """What a user holds, and the average of what they held (a dominant share, 0..1) as of `at` (grid time)."""
 
     held: Resources = Resources()
     past: float = 0.0
@@ -62,7 +62,7 @@ class Shares:
         self.stale[user] = None
 
     def give(self, user: str, amount: Resources, held_for: float, now: float, policy: Sharing) -> None:
-        """Release what a user held for so many seconds."""
+        """Release an amount that a user held for this many seconds."""
         account = self.accounts[user]
         self._accrue(account, now, policy)
         account.held = account.held - amount
@@ -115,20 +115,20 @@ MARGIN = 1e-6
 
 
 def _negligible_at(account: Account, policy: Sharing) -> float:
-    """A little before the past use of a user who holds nothing becomes negligible."""
+    """Return a time shortly before the past use of a user who holds nothing becomes negligible."""
     if account.past <= FORGOTTEN:
         return account.at
     return account.at + policy.half_life * (math.log2(account.past / FORGOTTEN) - MARGIN)
 
 
 def weight(user: str, policy: Sharing) -> float:
-    """How much more than others this user may have; 1 is ordinary."""
+    """Return how much more than others a user may have; 1 is ordinary."""
     return policy.weights.get(user, 1.0)
 
 
 def aged(waited: float, policy: Sharing) -> float:
-    """By how much a user's share is lowered while their first job in a class waits: growing with time and bounded, so
-    that it only decides between users with nearly equal shares."""
+    """Return by how much a user's share is lowered while their first job in a class waits: it grows with time up to a
+    bound, so that it only decides between users with nearly equal shares."""
     return policy.aged_most * min(1.0, max(0.0, waited) / policy.aged_after)
 
 

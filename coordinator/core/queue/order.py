@@ -59,7 +59,7 @@ class OrderOfNew:
         self._place_again(line.standing)
 
     def served(self, line: Line) -> None:
-        """Note that a job of the line `first` gave was started, and its user ranked anew."""
+        """Note that a job of the line that `first` returned was started, and that its user has a new rank."""
         entries = self._lines[line.standing]
         if line.count:
             heapreplace(entries, (self._queue.head(line)[0], line))
@@ -208,7 +208,7 @@ class Order:
         return first
 
     def served(self, line: Line) -> None:
-        """Note that a job of the line `first` gave was started, and its user ranked anew."""
+        """Note that a job of the line that `first` returned was started, and that its user has a new rank."""
         self._fits = {None: True}
         rest = self._rests.get(line.standing)
         if rest is not None:

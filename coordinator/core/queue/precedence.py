@@ -58,7 +58,7 @@ def scale_of(size: float) -> float:
 
 
 def divisor_of(share: float) -> float:
-    """The divisor of a share. A share below 0, by a credit, gains as much as one above 0 loses."""
+    """Return the divisor of a share. A share below 0, by a credit, gains as much as one above 0 loses."""
     return math.sqrt(share + SHARE_LEAST if share >= 0.0 else SHARE_LEAST * SHARE_LEAST / (SHARE_LEAST - share))
 
 

@@ -44,8 +44,8 @@ def key_of(job: Job) -> Key:
 
 
 class Rank(msgspec.Struct, frozen=True, gc=False):
-    """The rank of a standing by its first job, the `head`; if that is `overdue` (its turn; below zero: it is not), it
-    has a rank of its own, by when it was `due`."""
+    """The rank of a standing by its first job, the `head`; an `overdue` head (its turn; below zero: it is not overdue)
+    has a rank of its own, by the time when it was `due`."""
 
     rank: float
     head: str = ""
@@ -148,7 +148,7 @@ class Standing:
         return False
 
     def before(self, turn: int) -> int:
-        """How many of its jobs have a turn before this one."""
+        """Return how many of its jobs have a turn before this one."""
         mine = turn // BLOCK
         count = sum(len(block) for number, block in self.blocks.items() if number < mine)
         return count + sum(other < turn for other in self.blocks.get(mine, ()))
@@ -343,7 +343,7 @@ class Queue:
             self.enter(standing, place[1])
 
     def rank_all(self, ranks: Iterable[tuple[Standing, Rank]]) -> None:
-        """Set the ranks of most standings, and make the order anew, which costs less than to move each."""
+        """Set the ranks of most standings and rebuild the order, which costs less than moving each of them."""
         for standing, rank in ranks:
             standing.place = self._take(standing, rank)
         for order in self.order.values():
@@ -477,7 +477,7 @@ class Reranked(Queue):
         return other.due - OVERDUE if turn <= other.overdue else other.rank
 
     def first(self, priority: Priority) -> Standing | None:
-        """The standing that would be served first in this class; None: nobody waits there."""
+        """Return the standing that would be served first in this class; None: no job waits there."""
         there = [one for one in self.standings.values() if one.priority is priority and one.included]
         return min(there, key=self.place, default=None)
 
@@ -492,8 +492,8 @@ Entry = tuple[int, Line]
 
 
 def need_of(request: Request) -> Resources | None:
-    """What a request needs at least, rounded down so that similar ones share it. None: whether it fits may change
-    without more capacity, by its affinity."""
+    """Return the least amount that a request needs, rounded down so that similar requests share it. None: by its
+    affinity, it may come to fit without more capacity."""
     asked, wanted = request.constraints, request.resources
     if asked is not None and (asked.near or asked.apart):
         return None

@@ -62,7 +62,7 @@ class Pool:
 
     @property
     def waiting(self) -> int:
-        """How many of its jobs wait."""
+        """The number of its waiting jobs."""
         return self.jobs - len(self.allocations) - self.inside
 
 
@@ -103,7 +103,7 @@ class Quotas:
     # --- what is in force ---------------------------------------------------------------------------------------------
 
     def rights_of(self, whose: Whose, name: str = "") -> Rights:
-        """What is set for a user, a group or everybody: granted, or configured."""
+        """Return the rights of a user, of a group or of everybody: those granted, else those configured."""
         match whose:
             case Whose.USER:
                 configured = self.rules.users.get(name, NO_RIGHTS)
@@ -177,8 +177,8 @@ class Quotas:
         return self._pools.get(id_)
 
     def rebuild(self, jobs: Mapping[str, Job], allocations: Iterable[Allocation], inside: Iterable[Allocation]) -> None:
-        """Count everything anew, after a change of rights or a restore: what jobs hold, and what is inside of holds.
-        All excluded lines are to be reviewed."""
+        """Recount everything after a change of rights or a restore: what jobs hold, and what is inside of holds. All
+        excluded lines are to be reviewed."""
         self._pools, self._allowed, self.with_first, self.counted = {}, {}, {}, {}
         self.limited = bool(self.granted) or self.rules != Rules()
         if self.limited:

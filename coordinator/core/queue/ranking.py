@@ -44,7 +44,7 @@ def rank(state: GridState) -> None:
 
 
 def rank_again(state: GridState, user: str) -> None:
-    """Rank the standings of a user who was granted something, during a pass: by their first jobs, also where these were
+    """Rank the standings of a user who was granted something during a pass: by their first jobs, also those that were
     passed."""
     queue = state.queue
     if len(queue.standings) < 2:
@@ -65,8 +65,8 @@ def _first(queue: Queue, standing: Standing) -> Line | None:
 
 
 def as_of(state: GridState, now: float) -> float:
-    """The time that ranks are computed for: that of the last ranking of all, also for users who are ranked in between,
-    since a little more age would move them past others for no reason."""
+    """Return the time that ranks are computed for: that of the last ranking of all. It also applies to users who are
+    ranked in between, since a slightly higher age would move them past others without reason."""
     return now if now >= state.shares.ranked + RANKED_EVERY else state.shares.ranked
 
 
@@ -131,7 +131,7 @@ def not_served(state: GridState, job: Job) -> None:
 
 
 def _served_without(state: GridState, standing: Standing, job: Job) -> float:
-    """When an overdue job of a standing was served last, if a successor and those behind it had not been."""
+    """Return when an overdue job of a standing was served last, not counting a successor and those behind it."""
     served_at, overdue = standing.served_at, state.chains.overdue
     if overdue:
         for name in reversed([job.allocation, *state.chains.successors_of(job.allocation)]):
@@ -142,12 +142,12 @@ def _served_without(state: GridState, standing: Standing, job: Job) -> float:
 
 
 def _standing_of(state: GridState, job: Job) -> Standing | None:
-    """The standing that a job would be in, if it waited; None: nobody waits there."""
+    """Return the standing that a job would be in if it waited; None: no job waits there."""
     return state.queue.standings.get(state.queue.stand_of(job.user, job.request.priority, key_of(job)[2]))
 
 
 def precedence_of(state: GridState, job: Job, now: float) -> Precedence | None:
-    """How a job in the queue stands in the order by waiting time; None: it is served by share."""
+    """Return the precedence of a job in the queue; None: it is served by share."""
     line, sharing = state.queue.line(job.id), state.policy.sharing
     if sharing.order is ServiceOrder.SHARE:
         return None

@@ -76,9 +76,9 @@ def asked(state: GridState, job: str) -> Ask:
 
 
 def expected(state: GridState, user: str, request: Request, lasts: float, planned: float = 0.0) -> float:
-    """For how long a job is expected to run: no longer than it may (`lasts`), and as was predicted of it (`planned`);
-    else no longer than the user's last equal requests did; without either, as long as the user's last jobs in the
-    middle (s, AHEAD at most; 0: nobody knows, or it does not matter, since nothing is forecast of any node)."""
+    """Return the expected run time of a job (s; 0: unknown, or it does not matter, since there is no forecast of any
+    node). It is the predicted one (`planned`), else that of the user's last equal requests, at most `lasts`, the
+    longest that it may run; without either, the median of the user's last jobs, AHEAD at most."""
     if not state.index.forecasts:
         return 0.0
     if planned:
@@ -121,7 +121,7 @@ def places_for(state: GridState, kept: Reservations, ask: Ask, now: float) -> Pl
 def _places_but(
     state: GridState, kept: Reservations, ask: Ask, now: float, without: frozenset[str] = frozenset()
 ) -> Places:
-    """As `places_for`, on other nodes than these; on the one that it has left only if there is no other."""
+    """As `places_for`, without these nodes; the node that the job has left is used only if there is no other."""
     if ask.left:
         found = _unreserved(state, kept, ask, now, without | {ask.left})
         if not isinstance(found, Refusal):
@@ -282,7 +282,7 @@ def take_predictions(state: GridState, event: RunTimesPredicted) -> None:
 
 
 def _begins(state: GridState, kept: Reservations, one: Reservation) -> float:
-    """When the job of a reservation can start: a gang when the last of its nodes has room."""
+    """Return when the job of a reservation can start; a gang starts when the last of its nodes has room."""
     if not state.jobs[one.job].request.gang:
         return one.at
     return max(other.at for other in kept.by_job.values() if other.job == one.job)
@@ -294,7 +294,7 @@ def _order(state: GridState, job: str) -> tuple[int, float, int]:
 
 
 def _free_after(node: Node, ended: Sequence[str]) -> FutureCapacity:
-    """What is free on a node when these allocations have ended."""
+    """Return the free capacity of a node when these allocations have ended."""
     assert node.capacity is not None
     then = FutureCapacity.of(node.capacity)
     for name in ended:
@@ -315,15 +315,15 @@ no end is known, that of a short job comes first."""
 
 
 class Outlook:
-    """What becomes free on nodes, and when: of each node the ends of its allocations are computed once. Valid until the
-    state changes."""
+    """The future capacities of nodes, and when they become free; the ends of a node's allocations are computed once.
+    Valid until the state changes."""
 
     def __init__(self, state: GridState, now: float) -> None:
         self._state, self._now = state, now
         self._ends: dict[str, list[End]] = {}
 
     def plan(self, node: Node, request: Request) -> Plan | None:
-        """When there is room for this on the node; None: never."""
+        """Return when and how a request has room on the node; None: never."""
         if (
             node.capacity is None
             or not able(node, request)
@@ -370,7 +370,7 @@ def _is_short(state: GridState, allocation: Allocation) -> bool:
 
 
 def ends(state: GridState, allocation: Allocation, now: float) -> float:
-    """When this allocation ends at the latest, if it is not frozen again; infinite: unknown."""
+    """Return when an allocation ends at the latest, if it is not frozen again; infinite: unknown."""
     job = state.jobs[allocation.job]
     if allocation.state is State.LOST:
         return math.inf
@@ -385,8 +385,8 @@ def ends(state: GridState, allocation: Allocation, now: float) -> float:
 
 
 def likely_ends(state: GridState, allocation: Allocation, now: float) -> float:
-    """When this allocation is over with a probability of nine in ten, as was predicted of its job; where nothing was,
-    or it runs for longer already, when it ends at the latest."""
+    """Return when an allocation is over with a probability of nine in ten, as predicted for its job; without a
+    prediction, or if it runs for longer already, when it ends at the latest."""
     latest, job = ends(state, allocation, now), state.jobs[allocation.job]
     if not job.planned or allocation.stop is not None or allocation.state is State.LOST:
         return latest

@@ -110,7 +110,7 @@ def _comes_first(state: GridState, name: str, ask: Ask, line: Line | None) -> Re
 
 
 def day_ends(now: float) -> float:
-    """When the day ends that hours are counted in."""
+    """Return the end of the day in which hours are counted."""
     return (now // DAY + 1) * DAY
 
 
@@ -139,7 +139,8 @@ def _over_hours(
 
 
 def _used(state: GridState, pool: Pool, kind: str, day: int) -> int:
-    """What a pool has used of today (0) or tomorrow (1), and will use if all that runs uses its time limit."""
+    """Return what a pool has used today (0) or tomorrow (1), and will use if all its running jobs use up their time
+    limits."""
     if (known := pool.used.get((kind, day))) is not None:
         used, number = known
         used += _run(state, pool.added[number:], kind, day)
@@ -152,7 +153,8 @@ def _used(state: GridState, pool: Pool, kind: str, day: int) -> int:
 
 
 def _run(state: GridState, allocations: Iterable[Allocation], kind: str, day: int) -> int:
-    """What these have used of today (0) or tomorrow (1), and will use if they use their time limits."""
+    """Return what these allocations have used today (0) or tomorrow (1), and will use if they use up their time
+    limits."""
     turns = day_ends(state.now)
     begin, end = turns + (day - 1) * DAY, turns + day * DAY
     used = 0
@@ -328,7 +330,7 @@ def reason(state: GridState, found: Over) -> Reason:
 
 
 def hint(found: Over) -> str:
-    """What helps."""
+    """Describe what would help a job over its quota."""
     if found.behind:
         return f"it starts when enough is free for {found.behind} and for it"
     needs = limit_words(found.limit, found.has + found.wants)
@@ -353,7 +355,7 @@ def priority_refusal(state: GridState, token: int, user: str, operator: bool, re
 
 
 def judged_by(job: Job) -> tuple[Any, ...]:
-    """What `refusal` looks at: of two jobs where it is equal, both may be submitted, or neither."""
+    """Return everything that `refusal` depends on: for two jobs with an equal result the answer is the same."""
     spec = job.spec
     return job.request, job.user, job.by_operator, spec.boost, spec.hold, spec.time_limit, spec.grace
 
@@ -473,7 +475,7 @@ def set_rights(state: GridState, event: RightsSet) -> None:
 
 
 def take_up(state: GridState, key: str, granted: Rights | None) -> None:
-    """Keep what is granted to somebody; None: nothing any more."""
+    """Store the rights granted to a user, group or everybody; None: remove them."""
     if granted is None:
         state.quotas.granted.pop(key, None)
     else:
@@ -484,8 +486,8 @@ def take_up(state: GridState, key: str, granted: Rights | None) -> None:
 
 
 def quotas(state: GridState, user: str, operator: bool, everybody: bool = False) -> tuple[Quota, ...]:
-    """The rights in force, as an `operator` or a client sees them: of one user and the user's groups. With `everybody`
-    also the default, and those of all who have jobs or are named."""
+    """Return the rights in force, as an `operator` or a client sees them: those of one user and the user's groups. With
+    `everybody` also the default, and those of all users who have jobs or are named."""
     rules, granted = state.quotas.rules, state.quotas.granted
     default = Quota(whose=Whose.DEFAULT, name="", rights=state.quotas.rights_of(Whose.DEFAULT), holds=NOTHING)
     jobs: dict[tuple[str, bool], list[Job]] = {}

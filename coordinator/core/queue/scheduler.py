@@ -70,15 +70,15 @@ def _was_placed(state: GridState, waiting: Job) -> bool:
 
 
 def would(state: GridState, request: Request, user: str, lasts: float, now: float) -> Places:
-    """Where a job of this user would start if it were submitted now. Read-only. `lasts`: its maximum duration with its
-    grace, in seconds; 0: unlimited."""
+    """Return where a job of this user would start if it were submitted now. Read-only. `lasts`: its maximum duration
+    with its grace, in seconds; 0: unlimited."""
     seen, ask = next_pass(state, request, user, lasts, now)
     return places_for(seen, seen.reservations, ask, now)
 
 
 def next_pass(state: GridState, request: Request, user: str, lasts: float, now: float) -> tuple[GridState, Ask]:
-    """What a pass would see if a job of this user were submitted now: the state with ranks as of now and with the
-    reservations for those who come first, and the `Ask` of that job. Read-only."""
+    """Return what a pass would see if a job of this user were submitted now: the state with the ranks as of now and the
+    reservations for jobs before it, and the `Ask` of that job. Read-only."""
     seen = copy.copy(state)  # an overlay: shares everything except what is replaced here
     queue = seen.queue = Reranked(state.queue, ranking.ranks_as_of(state, now))
     there = queue.standings.get(queue.stand_of(user, request.priority, lasts))
@@ -119,8 +119,9 @@ def _serve_new(state: GridState, fresh: dict[str, None]) -> list[Line]:
 
 
 def _serve_all(state: GridState, grown: list[str]) -> list[Line]:
-    """A pass after these nodes freed capacity: all lines in order, except blocked ones that fit on none of them. It
-    begins again when a reservation has made way, or a grant lets somebody come before it. Returns the refused lines."""
+    """Run a pass after these nodes gained capacity: all lines in order, except blocked ones that fit on none of them.
+    It restarts after a reservation was dropped, or a grant moved another line to the front. Returns the refused
+    lines."""
     hopeless, refused, more = list[Hopeless](), dict[Line, None](), grown
     while more:
         more = _serve_in_order(state, [state.nodes[name] for name in grown], hopeless, refused)
@@ -232,7 +233,7 @@ def _early(job: Job, passed: Reservation, now: float) -> str:
 
 
 def _tell_end(state: GridState, line: Line, job: Job, found: tuple[Placement, ...]) -> None:
-    """Tell a job whose machine ends before it may be over."""
+    """Publish to a job that its machine ends before it may be over."""
     from distributed_grid.coordinator.core.scaling import lives  # only where there are machines
 
     needs = lives.needs(state, line)

@@ -51,8 +51,8 @@ def loss_by_leaving(one: Stay) -> float:
 
 
 def recalled(returns: float, recalls: float) -> float:
-    """How likely an owner who returns at least once with this probability comes for so long that a job is recalled, if
-    that is so of this part of the returns, and these are independent of each other."""
+    """Return the probability that a job is recalled: `returns` is the probability that the owner returns at least once,
+    `recalls` the part of the returns that last long enough, independently of each other."""
     return 1.0 - _power(max(0.0, 1.0 - returns), recalls)
 
 

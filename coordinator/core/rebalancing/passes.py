@@ -190,7 +190,7 @@ def _loans(state: GridState, look: RayLook, known: BalancingState, now: float) -
 
 
 def _wait_for(state: GridState, nodes: set[str], now: float) -> dict[str, str]:
-    """By node, a waiting job that would start there if the boosts that the grid lends by itself were given back."""
+    """Return, by node, a waiting job that would start there if the automatic boosts were given back."""
     found: dict[str, str] = {}
     waiting = list(_first(state)) if nodes else []
     for name in nodes:
@@ -287,7 +287,7 @@ def _lend(state: GridState, move: Move, look: RayLook) -> bool:
 
 
 def _leave(state: GridState, move: Move) -> None:
-    """Tell a job to end, so that it waits again at its age; with a receipt, as of a preemption."""
+    """Tell a job to end so that it waits again at its age, with a receipt as for a preemption."""
     job = state.jobs[move.job]
     allocation = state.allocations[job.allocation]
     node, policy = state.nodes[allocation.node], state.policy.preempting

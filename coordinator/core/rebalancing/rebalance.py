@@ -49,8 +49,9 @@ KINDS = ("cpu", "memory", "gpu")
 
 
 def rebalance(view: View, balancing: Balancing, now: float) -> Pass:
-    """The moves of this pass, in order: give back what somebody's job waits for, lend for what waits in Ray, give back
-    what is unused, leave before owners come; and the demand that is not served, with reasons."""
+    """Return the moves of this pass, in order, and the demand that is not served, with reasons. First boosts are given
+    back that waiting jobs need, then boosts are lent for demand in Ray, then unused ones are given back, and last jobs
+    leave before owners come."""
     values = balancing.values
     in_way = [one for one in view.loans if one.automatic and one.in_way]
     moves = [_for_jobs(one, values, now) for one in in_way if not _held(one, values, now)][: values.moves]
@@ -180,7 +181,8 @@ def _hint(loan: Loan) -> str:
 
 
 def supply(view: View, ask: Waiting) -> int:
-    """How many of these tasks have room in boosts that are new, or that were lent for them and are unused so far."""
+    """Return how many of these tasks have room in boosts that are new, or that were lent for them and are unused so
+    far."""
     return sum(_room_in(one, ask) for one in view.loans)
 
 
@@ -265,7 +267,7 @@ class _Lending:
         return float(getattr(self._balancing.marks, f"{kind}_high"))
 
     def _asked(self, kind: str) -> float:
-        """What is used and waits, as a part of what the cluster has of a kind."""
+        """Return the used and demanded amount of a kind, as a part of what the cluster has of it."""
         look = self._view.look
         total = getattr(look.total, kind)
         waits = sum(getattr(one.each, kind) * one.count for one in look.waiting)

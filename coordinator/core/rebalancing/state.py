@@ -27,7 +27,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Lent(msgspec.Struct, frozen=True):
-    """A boost that the grid lends by itself, as of the last pass: room for so many tasks that ask for this."""
+    """An automatic boost, as of the last pass: room for this many tasks that ask for this."""
 
     source: str
     target: str
@@ -83,8 +83,8 @@ class BalancingState(msgspec.Struct, omit_defaults=True):
         self.look = look
 
     def steady(self, sustained: float, now: float) -> dict[str, Steady]:
-        """For demand that waits now: the minimum within the last `sustained` seconds, and for how long there was always
-        some."""
+        """Return the steady demand in Ray: the minimum within the last `sustained` seconds, and for how long there was
+        always some."""
         found: dict[str, Steady] = {}
         for text in self.seen[-1].counts if self.seen else ():
             least, since = self.seen[-1].counts[text], now

@@ -64,7 +64,7 @@ class Source(msgspec.Struct, frozen=True, gc=False):
     stays: float | None = None
 
     def excess(self, headroom: float) -> Resources:
-        """What is free beyond this part of the node: whole cores, and GPUs that are not kept."""
+        """Return the free resources beyond this part of the node: whole cores, and GPUs that are not kept."""
         kept_cores, kept_gpus = _kept(headroom, self.total.cpu, self.total.gpu)
         cores, gpus = self.free.cpu // MILLI - kept_cores, self.free.gpu // MILLI - kept_gpus
         memory = self.free.memory - math.ceil(headroom * self.total.memory)
@@ -73,7 +73,7 @@ class Source(msgspec.Struct, frozen=True, gc=False):
 
 @lru_cache
 def _kept(headroom: float, cpu: int, gpu: int) -> tuple[int, int]:
-    """Whole cores and GPUs that a node with so much keeps."""
+    """Return the whole cores and GPUs that a node of this size keeps."""
     return math.ceil(round(headroom * cpu / MILLI, 6)), math.floor(round(headroom * gpu / MILLI, 6))
 
 
@@ -156,7 +156,7 @@ MARGIN = 1.5
 
 
 def lends_from(moved: Moved, values: SharingPolicy) -> float:
-    """When a node may lend again after this move, or take the job that left it (grid time)."""
+    """Return when a node may lend again after this move, or take the job that left it (grid time)."""
     return moved.at + (values.cooldown if moved.kind is MoveKind.LEND else max(values.min_hold, values.cooldown))
 
 
@@ -172,8 +172,8 @@ def weight(amount: Resources) -> float:
 
 
 def room_for(each: Resources, tasks: int) -> Resources:
-    """What a raylet takes of its source that has room for so many tasks: whole cores and GPUs, at least one core, and
-    one for each GPU; with memory, what the raylet needs itself. A task with a part of a GPU has it of one device."""
+    """Return the resources of a raylet with room for this many tasks: whole cores and GPUs, at least one core, and one
+    for each GPU; with memory, what the raylet needs itself. A task with a part of a GPU has it on one device."""
     gpus = _gpus(each.gpu, tasks)
     cores = max(1, gpus, math.ceil(each.cpu * tasks / MILLI))
     return Resources(cores * MILLI, each.memory * tasks + OVERHEAD if each.memory else 0, gpus * MILLI)
@@ -186,7 +186,7 @@ def _gpus(gpu: int, tasks: int) -> int:
 
 
 def tasks_in(each: Resources, room: Resources, most: int) -> int:
-    """How many such tasks a raylet with this capacity can run, at most `most`."""
+    """Return how many such tasks a raylet with this capacity can run, at most `most`."""
     fit = most
     if each.cpu:
         fit = min(fit, room.cpu // each.cpu)

@@ -48,12 +48,13 @@ def _paid_until(machine: Machine, now: float, billing: Billing) -> float:
 
 
 def _billed(born: float, end: float, billing: Billing) -> float:
-    """The end of what is billed of a machine that is there until `end`."""
+    """Return the end of the billed time of a machine that exists until `end`."""
     return born + math.ceil((end - born) / HOUR) * HOUR if billing is Billing.HOUR else end
 
 
 class Budget:
-    """What may still be created at `now`. `machines`: all that are there or may be, and those that ended lately."""
+    """The machines that may still be created at `now`. `machines`: all that exist or may exist, and those that ended
+    lately."""
 
     def __init__(
         self, scaling: Scaling, machines: Iterable[Machine], unrecorded: Mapping[str, int], now: float
@@ -102,16 +103,16 @@ class Budget:
 
     @property
     def workers(self) -> int:
-        """How many machines are there, or may be."""
+        """Return the number of machines that exist, or may exist."""
         return self._total
 
     @property
     def rate(self) -> float:
-        """What these cost per hour."""
+        """Return what these machines cost per hour."""
         return math.fsum(self._rate.values())
 
     def count(self, pool: str) -> int:
-        """How many of a pool."""
+        """Return the number of machines of a pool."""
         return self._count.get(pool, 0)
 
     def _day(self, day: int, pool: str = "") -> float:
@@ -124,15 +125,16 @@ class Budget:
         return ""
 
     def room(self, pool: Pool, shape: Shape) -> int:
-        """How many more such machines are allowed by their number alone; 0 where each has to be asked for, since there
-        are limits of what they cost."""
+        """Return how many more such machines are allowed by their number alone; 0 if costs are limited, so that each
+        has to be checked by itself."""
         limits = (self._limits.max_cost_per_hour, pool.max_cost_per_hour)
         if shape.price is not None and (self._by_day or any(most is not None for most in limits)):
             return 0
         return min(pool.max - self.count(pool.name), self._limits.max_workers - self.workers)
 
     def left(self, pool: Pool, shape: Shape) -> int:
-        """How many more such machines may be created now by all limits, up to TRIED_MOST where costs are limited."""
+        """Return how many more such machines may be created now by all limits, up to TRIED_MOST where costs are
+        limited."""
         if (found := self.room(pool, shape)) > 0:
             return found
         trial = self.copy()
@@ -173,7 +175,7 @@ class Budget:
         return life
 
     def _affordable(self, pool: Pool, price: float, name: str, most: float, life: float) -> float:
-        """How long a machine of this price may live from now on (s)."""
+        """Return how long a machine of this price may live from now on (s)."""
         # A begun hour is paid in full, on the next day, too, where it does not end before midnight.
         beyond = OVERRUN + (HOUR if pool.billing is Billing.HOUR else 0.0)
         at, left = self._now, life + beyond
@@ -197,7 +199,8 @@ class Budget:
             self._charge(new)
 
     def spent(self, machines: Iterable[Machine]) -> float:
-        """What these machines have cost today until now, with the hours that have begun where they are paid whole."""
+        """Return the cost of these machines today until now; hours that have begun count in full where they are billed
+        so."""
         day, total = day_of(self._now), 0.0
         for one in machines:
             if one.price is not None and not one.refused and one.born:

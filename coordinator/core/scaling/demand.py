@@ -102,7 +102,7 @@ def _ends_before(state: GridState, line: Line, node: str, now: float) -> bool:
 
 
 def _within_quotas(state: GridState, line: Line, count: int, planned: dict[str, Resources]) -> int:
-    """How many of these jobs the quotas allow to run at once, beside what is planned already."""
+    """Return how many of these jobs the quotas allow to run at once, beside those planned already."""
     pools: tuple[QuotaPool, ...] = ()
     if state.quotas.limited:
         pools = state.quotas.allowed(line.standing.user, line.operator).pools

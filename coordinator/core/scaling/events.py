@@ -74,14 +74,14 @@ class RecordPauses(msgspec.Struct, frozen=True, gc=False):
 
 
 class CreateMachine(msgspec.Struct, frozen=True, gc=False):
-    """Ask the provider of this machine to create it. Its name is the token, so that a repeated call creates no
-    other."""
+    """Ask the provider of this machine to create it. Its name is the token that keeps a repeated call from creating
+    another one."""
 
     machine: Machine
 
 
 class EndMachine(msgspec.Struct, frozen=True, gc=False):
-    """Ask a provider to end a machine. `number`: of this call; 0: nobody waits for the answer."""
+    """Ask a provider to end a machine. `number`: of this call; 0: the answer is not awaited."""
 
     provider: str
     name: str

@@ -65,13 +65,13 @@ def listed(state: GridState, event: MachinesListed) -> None:
 
 
 def _is_connected(state: GridState, machine: Machine) -> bool:
-    """Whether a machine is there for sure, whatever a list says: its agent has been heard."""
+    """Whether a machine certainly exists, whatever a list says: its agent is connected."""
     node = state.nodes.get(machine.name) if machine.state in (S.JOINED, S.DRAINING) else None
     return node is not None and bool(node.session) and node.state is NodeState.UP
 
 
 def _is_listed(state: GridState, machine: Machine, mine: list[Listed]) -> None:
-    """Take in a machine that is there. If there are two of its name, one that is not in use is ended."""
+    """Handle a machine that is listed. If two have its name, one that is not in use is ended."""
     kept = next(
         (one for one in mine if one.handle == machine.handle), min(mine, key=lambda one: (one.born, one.handle))
     )

@@ -44,7 +44,8 @@ def needs(state: GridState, line: Line) -> float:
 
 
 def left(state: GridState, node: str, now: float) -> float:
-    """For how long a node has jobs: until those of its machine are told to leave (s; infinite: it is no machine)."""
+    """Return how long a node takes jobs: until those of its machine are told to leave (s; infinite: it is no
+    machine)."""
     machine = state.scaling.machines.get(node)
     return _leaves(state, machine) - now if machine is not None else math.inf
 
@@ -55,8 +56,9 @@ def _leaves(state: GridState, machine: Machine) -> float:
 
 
 def ending(state: GridState, request: Request, needs: float, now: float) -> frozenset[str]:
-    """The machines that end before a job is over which may take so long (s; 0: unlimited, so that none does). One that
-    the user named does not count, nor one that has just joined and was late."""
+    """Return the machines that end within `needs` seconds, the longest run time of a job (0: unlimited, so that none
+    does). Machines that the request names do not count, nor those that have just joined and whose life, counted from
+    their creation, is long enough."""
     if not needs:
         return frozenset()
     named, found = request.nodes, list[str]()
@@ -76,7 +78,8 @@ def without(state: GridState, names: frozenset[str]) -> Shown:
 
 
 def members(state: GridState, request: Request, needs: float, now: float) -> int:
-    """How many members of a gang have room now, on nodes that go on for so long; none of what is no gang."""
+    """Return how many members of a gang have room now, on nodes that exist for long enough; 0 for a job that is no
+    gang."""
     if not request.gang:
         return 0
     index = without(state, ending(state, request, needs, now))
@@ -84,7 +87,7 @@ def members(state: GridState, request: Request, needs: float, now: float) -> int
 
 
 def may_come(state: GridState, request: Request, needs: float, now: float) -> bool:
-    """Whether the grid creates a machine for a job that may take so long (s), or one is on its way."""
+    """Whether the grid creates a machine for a job that may run this long (s), or one is on its way."""
     scaling, asked = state.policy.scaling, request.constraints or NO_CONSTRAINTS
     if scaling.mode is not ScalingMode.ACT or state.halted or request.immediate or asked.near:
         return False
@@ -102,8 +105,8 @@ def may_come(state: GridState, request: Request, needs: float, now: float) -> bo
 
 
 def offer_again(state: GridState) -> None:
-    """Have the next pass look again at the machines that end before a job is over which waits: there may be no other
-    for it any more."""
+    """Have the next pass reconsider the machines that end before a waiting job is over: there may be no other for it
+    any more."""
     known, lines = state.scaling, state.queue.lines.values()
     if not known.joined or not (longest := max((needs(state, line) for line in lines if line.blocked), default=0.0)):
         return
@@ -149,7 +152,7 @@ def pauses(state: GridState, scaling: Scaling) -> dict[str, str]:
 
 
 def unrecorded(state: GridState) -> dict[str, int]:
-    """How many machines are the grid's and known by no record, by pool."""
+    """Return by pool the number of machines of this grid that no record knows."""
     found: dict[str, int] = {}
     for provider in state.scaling.providers.values():
         for one in provider.unknown:
@@ -161,6 +164,6 @@ def unrecorded(state: GridState) -> dict[str, int]:
 
 
 def words(state: GridState, node: str, needs: float, now: float) -> str:
-    """What keeps a job that may take so long (s) from a machine that ends before."""
+    """Describe what keeps a job that may run this long (s) from a machine that ends before."""
     there = format_duration(max(1.0, round(left(state, node, now))))
     return f"its machine has {there} left for jobs, and this may take {format_duration(round(needs))}"

@@ -90,7 +90,7 @@ def restore(state: GridState, machines: Iterable[Machine], paused: Mapping[str, 
 
 
 def look_soon(state: GridState) -> None:
-    """Ask all providers that are needed for their machines, and plan."""
+    """Ask all needed providers for their machines, and plan."""
     scaling = state.policy.scaling
     for name in sorted(_needed(state)):
         state.deadlines.arm("look", name, state.now)
@@ -229,7 +229,7 @@ def halt(state: GridState, provider: Provider, name: str, text: str) -> None:
 
 
 def is_there(state: GridState, machine: Machine, handle: str, sure: int = 0) -> None:
-    """A machine that was asked for is there."""
+    """Handle the report that a requested machine exists."""
     known = {"handle": handle, "answered": sure or machine.answered}
     node = state.nodes.get(machine.name)
     made = move(state, machine, S.BOOTING, "it is there", **known)
@@ -331,13 +331,14 @@ def mismatched(state: GridState, event: MachineMismatched) -> None:
 
 
 def begins(machine: Machine, now: float) -> dict[str, float]:
-    """Its life begins now: it was in its provider's queue until now, and may still be there."""
+    """Return the new `born` and `ends_by` of a machine whose life begins now, after it waited in the queue of its
+    provider."""
     return {"born": now, "ends_by": now + machine.ends_by - (machine.born or machine.wanted)}
 
 
 def drain(state: GridState, one: DrainMachine) -> None:
-    """Let a machine get no more jobs, and end it when it has none. At the end of its life its jobs are taken back. One
-    that has not joined ends at once."""
+    """Let a machine get no more jobs, and end it when it has none. At the end of its life its jobs are taken back. A
+    machine that has not joined ends at once."""
     machine = state.scaling.machines[one.machine]
     if machine.state in (S.CREATING, S.BOOTING):
         end(state, machine, one.why)
@@ -351,7 +352,7 @@ def drain(state: GridState, one: DrainMachine) -> None:
 
 
 def take_back(state: GridState, name: str, why: str) -> None:
-    """Let a machine that is drained take jobs again."""
+    """Let a drained machine take jobs again."""
     machine = state.scaling.machines[name]
     if machine.state is S.DRAINING:
         move(state, machine, S.JOINED, why, cause=None)

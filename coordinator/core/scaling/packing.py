@@ -44,7 +44,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gang(self) -> int:
-        """Members of a gang; 0: it is none."""
+        """The number of members of a gang; 0: it is none."""
         return self.request.gang
 
 
@@ -102,8 +102,8 @@ def able(node: Node, request: Request) -> bool:
 
 
 def pool_for(state: GridState, request: Request) -> str:
-    """The first pool of which a machine could run this; empty: there is none, or none is created. For a gang there have
-    to be enough of all such pools together, beside the nodes that are no machines."""
+    """Return the first pool of which a machine could run this; empty: there is none, or none is created. For a gang,
+    all such pools together, and the nodes that are no machines, have to suffice."""
     pools = {pool.name: pool for pool, _ in _machines(state, request)}
     if request.gang and pools:
         most = min(sum(pool.max for pool in pools.values()), state.policy.scaling.limits.max_workers)
@@ -198,14 +198,14 @@ _ROOM = attrgetter("room")
 
 
 class Stock:
-    """All machines as planned that may have room, in the order in which they are filled."""
+    """All planned machines that may have room, in the order in which they are filled."""
 
     def __init__(self, bins: Iterable[Bin], least: Resources) -> None:
         self._least = least
         self.bins = [one for one in bins if least.fits(one.capacity.left)]
 
     def add(self, bin: Bin) -> None:
-        """One more, that is filled after the others."""
+        """Add a machine, which is filled after the others."""
         self._append(self.bins, bin)
         self._forget_fullest()
 

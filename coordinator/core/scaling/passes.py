@@ -76,7 +76,7 @@ def due(state: GridState) -> None:
 
 
 def _next(state: GridState) -> float:
-    """When to plan again, if nothing happens before."""
+    """Return when to plan again, if nothing happens before."""
     scaling = state.policy.scaling
     if not state.queue.lines and not any(one.live for one in state.scaling.machines.values()):
         return max(1.0, scaling.reassessment)

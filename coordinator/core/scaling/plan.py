@@ -48,28 +48,28 @@ SAID = 200
 
 
 def boot_time(pool: Pool, type: str, view: View) -> tuple[float, float]:
-    """How long a machine takes until it can run jobs: at the median, and at the 90th percentile."""
+    """Return how long a machine takes until it can run jobs (s): the median, and the 90th percentile."""
     return view.boots.get((pool.name, type)) or (pool.boot, pool.boot)
 
 
 def idle_time(pool: Pool, type: str, view: View) -> float:
-    """For how long a machine is without jobs before it ends: never less than it takes to boot."""
+    """Return how long a machine is without jobs before it ends (s): at least as long as it takes to boot."""
     return max(pool.idle, boot_time(pool, type, view)[1])
 
 
 def lost_time(pool: Pool, type: str, view: View) -> float:
-    """How much of a machine's life is none for jobs (s): until it is up, and from when the last ones are told to
-    leave."""
+    """Return the part of a machine's life in which it runs no jobs (s): until it is up, and from when the last jobs are
+    told to leave."""
     return boot_time(pool, type, view)[1] + last(pool)
 
 
 def last(pool: Pool) -> float:
-    """For how long before the end of a machine's life none of its jobs runs any more (s)."""
+    """Return how long before the end of a machine's life its jobs have all ended (s)."""
     return min(OVERDUE, LEAVE, pool.life / 10)
 
 
 class _Option(NamedTuple):
-    """A type of a pool, its machine as planned, when it would be up, and how much of its life is none for jobs."""
+    """A type of a pool, its machine as planned, when it would be up, and the part of its life without jobs."""
 
     pool: Pool
     shape: Shape
@@ -86,14 +86,14 @@ class _New(NamedTuple):
 
 
 def plan(view: View, demand: Demand, machines: Iterable[Machine], scaling: Scaling, now: float) -> ScalePlan:
-    """What to do now."""
+    """Return the actions to take now."""
     return _Plan(view, [*machines], scaling, now).made(demand)
 
 
 def ordered(
     view: View, machines: Iterable[Machine], scaling: Scaling, pool: str, type: str, why: str, now: float
 ) -> Create | Refused:
-    """One machine of a pool that an operator wants; `type` empty: the first type that may be created."""
+    """Create one machine of a pool at an operator's request; `type` empty: the first type that may be created."""
     return _Plan(view, [*machines], scaling, now).ordered(pool, type, why)
 
 
@@ -183,7 +183,7 @@ class _Plan:
     # --- what is there, or on its way ---------------------------------------------------------------------------------
 
     def _bins(self) -> list[Bin]:
-        """What has room before a new machine could be up, in the order in which it has."""
+        """Return what has room before a new machine could be up, in the order in which it has."""
         bins = list(self._view.soon)
         for one in self._machines:  # in the order of their creation: see `Stock.serve`
             seen = self._view.seen.get(one.name)
@@ -231,8 +231,8 @@ class _Plan:
                 rest -= each * self._repeat(option, *allowed, needs, rest // each)
 
     def _repeat(self, option: _Option, zone: str, life: float, why: str, most: int) -> int:
-        """One more machine like the last one, and up to `most` where the budget need not be asked for each; how many
-        there are."""
+        """Plan another machine like the last one, and up to `most` where the budget need not be checked for each.
+        Returns how many were planned."""
         last, served = _key(len(self._news) - 1), self._serves[-1]
         keys = [self._note_new(option, zone, life, why)]
         pool, room = option.pool, self._budget.room(option.pool, option.shape)
@@ -324,13 +324,13 @@ class _Plan:
         return None
 
     def _new(self, option: _Option, zone: str, life: float, why: str) -> None:
-        """One more machine, with nothing on it."""
+        """Plan another machine, with nothing on it."""
         assert option.node.capacity is not None
         key = self._note_new(option, zone, life, why)
         self._stock.add(Bin(option.node, option.node.capacity.copy(), [key], life - option.lost, whole=True))
 
     def _note_new(self, option: _Option, zone: str, life: float, why: str) -> str:
-        """One more machine, by its key in the stock."""
+        """Plan another machine. Returns its key in the stock."""
         if life < option.pool.life:
             why += f"; its life is {format_duration(round(life))}, as far as the day's limit allows"
         if option.shape.price is None:
@@ -366,7 +366,7 @@ class _Plan:
         )
 
     def _serve_gang(self, ask: Ask) -> None:
-        """Machines for all members of a gang that have no room now, or none: each needs a node of its own."""
+        """Plan machines for all members of a gang that have no room now, or none: each needs a node of its own."""
         for number in range(ask.count):
             one = replace(ask, count=1, jobs=ask.jobs[number : number + 1])
             missing = ask.gang - ask.have
@@ -422,8 +422,8 @@ class _Plan:
                 return
 
     def _raise(self, asks: Iterable[Ask]) -> None:
-        """One machine more, where the grid was used above `up` over a whole window, and jobs wait all the same that it
-        could run."""
+        """Plan another machine if the grid was used above `up` over a whole window and jobs that it could run still
+        wait."""
         view, scaling = self._view, self._scaling
         used = view.utilisation
         if used is None or used < scaling.up or self._now < view.raised + scaling.up_cooldown:
@@ -492,7 +492,7 @@ class _Plan:
         return f"its node is lost, and was not back for {format_duration(round(silent))}"
 
     def _staying(self) -> dict[str, int]:
-        """How many machines of each pool are there or on their way, and are to stay."""
+        """Return how many machines of each pool exist or are on their way, and are to stay."""
         left = {pool.name: 0 for pool in self._scaling.pools}
         leave = OVER | {MachineState.ENDING, MachineState.DRAINING}
         for one in self._machines:
@@ -512,8 +512,8 @@ class _Plan:
         return (self._now - one.born) % HOUR >= HOUR - LEAVE
 
     def _lower(self, joined: list[Machine], left: Mapping[str, int]) -> list[DrainMachine]:
-        """One machine less, where the grid was used below `down` over a whole window and what is left is used below
-        `target` then."""
+        """Drain a machine if the grid was used below `down` over a whole window and the rest is used below `target`
+        then."""
         view, scaling = self._view, self._scaling
         used, whole = view.utilisation, _size(view.capacity)
         if used is None or used > scaling.down or self._now < view.lowered + scaling.down_cooldown:
@@ -532,7 +532,7 @@ class _Plan:
 
 
 def _key(number: int) -> str:
-    """What stands in the stock for the machine that is created as this one of the plan."""
+    """Return the key in the stock of the machine with this number in the plan."""
     return f"+{number}"
 
 
@@ -545,7 +545,7 @@ def _least(asks: Iterable[Ask]) -> Resources:
 
 
 def _size(of: Resources) -> float:
-    """Resources as one number, in cores' worth: 4 GiB, or an eighth of a GPU, count as a core."""
+    """Return resources as one number, in cores: 4 GiB, or an eighth of a GPU, count as a core."""
     return of.cpu / 1000 + of.memory / (4 << 30) + of.gpu / 125
 
 

@@ -32,12 +32,12 @@ NEVER_JOINED_MOST, REFUSED_MOST = 3, 10
 
 
 def backoff_key(pool: str, zone: str, type: str) -> str:
-    """The three as one text, as in `ScalingState.backoffs`."""
+    """Format a back-off's pool, zone and type as one text, as in `ScalingState.backoffs`."""
     return "/".join((pool, zone.replace("%", "%25").replace("/", "%2F"), type))
 
 
 class CallKind(StrEnum):
-    """What a provider is asked for a machine."""
+    """The operation that a provider is called for."""
 
     CREATE = "create"
     END = "end"
@@ -82,12 +82,12 @@ class Listed(msgspec.Struct, frozen=True, omit_defaults=True):
     left: Span = 0.0
 
     def end(self, now: float) -> float:
-        """When it ends by what its provider says; 0: it does not say."""
+        """Return when it ends according to its provider; 0: the provider does not say."""
         return now + self.left if self.left else self.ends_by
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """What a provider has refused: until when it is not asked for it again, the seconds of that, and why."""
+    """A refusal of a provider: until when it is not asked again, the length of that (s), and why."""
 
     until: float
     seconds: float
@@ -95,7 +95,8 @@ class Backoff(msgspec.Struct, frozen=True):
 
 
 class Paused(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Nothing is created in a pool, since then: by the operator of this name, or by the grid itself (empty)."""
+    """A pool in which no machine is created, since then: paused by the operator of this name, or by the grid itself
+    (empty)."""
 
     since: Finite
     why: Text = ""
@@ -189,18 +190,18 @@ class ScalingState(msgspec.Struct, omit_defaults=True):
         )
 
     def provider(self, name: str) -> Provider:
-        """What is known of a provider."""
+        """Return the state of a provider."""
         if (found := self.providers.get(name)) is None:
             found = self.providers[name] = Provider()
         return found
 
     def ends(self, machine: str) -> None:
-        """It is joined no more, or is about to end."""
+        """Remove a machine from those that are joined: it has ended, or is about to end."""
         for one in (self.idle, self.offerless, self.draining):
             one.pop(machine, None)
 
     def next_pass(self, lines: int) -> float:
-        """When the next plan may be made, while so many different requests wait."""
+        """Return when the next plan may be made, while this many different requests wait."""
         return self.passed + INTERVAL + PER_LINE * lines
 
     def used_by(self, node: str) -> bool:
@@ -216,8 +217,8 @@ class ScalingState(msgspec.Struct, omit_defaults=True):
     # --- boots --------------------------------------------------------------------------------------------------------
 
     def booted(self, machine: Machine) -> None:
-        """Learn how long a machine took from its creation until it joined. More than it may take is none of its boot:
-        the clock has jumped, or it was found running."""
+        """Record how long a machine took from its creation until it joined. A longer time than is allowed is not
+        recorded: the clock has jumped, or the machine was found running."""
         took = machine.joined - machine.born
         if machine.born and 0 <= took <= machine.join_within:
             times = self.boots.setdefault(f"{machine.pool}/{machine.type}", [])
@@ -235,7 +236,7 @@ class ScalingState(msgspec.Struct, omit_defaults=True):
         return found
 
     def as_joined_now(self) -> dict[tuple[str, str], AsJoined]:
-        """What a machine has in fact, by pool and type."""
+        """Return the actual resources of machines, by pool and type."""
         found = {}
         for key, one in self.as_joined.items():
             pool, _, type = key.partition("/")
@@ -283,7 +284,7 @@ class ScalingState(msgspec.Struct, omit_defaults=True):
         self.backoffs, self.idled, self.as_joined = others(self.backoffs), others(self.idled), others(self.as_joined)
 
     def backoffs_now(self) -> dict[Key, tuple[float, str]]:
-        """What is left alone, by pool, zone and type."""
+        """Return the back-offs in effect, by pool, zone and type."""
         found: dict[Key, tuple[float, str]] = {}
         for key, one in self.backoffs.items():
             pool, _, rest = key.partition("/")
@@ -302,7 +303,7 @@ class ScalingState(msgspec.Struct, omit_defaults=True):
             del self.used[0]
 
     def utilisation(self, now: float, window: float) -> float | None:
-        """The mean over the window, by time; None: it was not looked at for so long."""
+        """Return the mean utilisation over the window, weighted by time; None: it was not measured for that long."""
         if not self.used or self.used[0][0] > now - window:
             return None
         total, times = 0.0, [*self.used, (now, 0.0)]

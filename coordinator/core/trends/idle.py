@@ -55,8 +55,8 @@ class Bin(msgspec.Struct, array_like=True):
 
 
 class Learned(msgspec.Struct):
-    """What a node has learned for one horizon. `hours`: cases and those that lasted by hour of the day, on weekdays and
-    then at weekends; `wrong`: the sums of squared errors of the base and of the mean of both."""
+    """What a node has learned for one horizon. `hours`: cases, and those that stayed idle, by hour of the day, on
+    weekdays and then at weekends; `wrong`: the sums of squared errors of the base and of the mean of both."""
 
     cases: list[int] = msgspec.field(default_factory=lambda: [0] * COUNTERS)
     lasted: list[int] = msgspec.field(default_factory=lambda: [0] * COUNTERS)
@@ -120,7 +120,7 @@ class _Made(NamedTuple):
 
 
 class _Learner:
-    """One horizon of a node: what it has learned, and forecasts that wait."""
+    """One horizon of a node: what it has learned, and the forecasts whose outcome is not known yet."""
 
     def __init__(self, learned: Learned) -> None:
         self.learned = learned
@@ -191,7 +191,7 @@ class IdleForecaster:
         """The interval that is observed next."""
 
     def memory(self) -> Memory:
-        """What is to be kept."""
+        """Return what is to be kept over a restart."""
         return Memory([one.learned for one in self._learners], max(self.next, self._learned))
 
     def observe(self, at: int, use: float, idle: bool, pool: Pool) -> None:
@@ -223,7 +223,7 @@ class IdleForecaster:
                     learner.waiting.append(made._replace(late=at < self._learned))
 
     def _forget(self) -> None:
-        """It is not known what came of the forecasts that wait."""
+        """Drop the open forecasts, whose outcome cannot be known any more."""
         self.since, self._between = None, 0.0
         self._recent.clear()
         for learner in self._learners:
@@ -249,7 +249,7 @@ class IdleForecaster:
             one.count, one.said, one.true = one.count + 1, one.said + said, one.true + outcome
 
     def _common(self, at: int, since: int) -> tuple[int, int, list[float]]:
-        """What the forecasts for all horizons share: the counter, the hour of the day and the first features."""
+        """Return what the forecasts for all horizons share: the counter, the hour of the day and the first features."""
         weekend = (at * STEP // 86400 + 4) % 7 in (0, 6)
         hour = (at * STEP // 3600) % 24 + 24 * weekend
         mean = sum(self._recent) / len(self._recent)
@@ -283,7 +283,8 @@ class IdleForecaster:
         return _Made(at, counter, features, base, (base + learner.regression(features)) / 2, hour)
 
     def forecast(self, pool: Pool) -> tuple[IdleChance, ...]:
-        """For each horizon, from the newest interval; nothing while the node is in use, or was never measured."""
+        """Return a forecast for each horizon, from the newest interval; nothing while the node is in use, or was never
+        measured."""
         return () if self.since is None else self.expected(pool)
 
     def expected(self, pool: Pool) -> tuple[IdleChance, ...]:
@@ -302,7 +303,8 @@ class IdleForecaster:
 
 
 def _counter(intervals: int) -> int:
-    """The counter of a node that has been idle for so many intervals: each reaches twice as far as the one before."""
+    """Return the counter of a node that has been idle for this many intervals: each reaches twice as far as the one
+    before."""
     return min(COUNTERS - 1, int(math.log2(1 + intervals)))
 
 

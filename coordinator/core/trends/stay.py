@@ -39,8 +39,8 @@ class IdleForecast(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return next((likely for horizon, likely in self.used if horizon == seconds), None)
 
     def stays(self, seconds: float) -> float | None:
-        """The probability that it stays idle for so many seconds more; None: nothing is known. Between horizons it
-        falls evenly; beyond the longest one as it did up to there, again and again."""
+        """Return the probability that it stays idle for this many seconds more; None: unknown. It is interpolated
+        linearly between horizons; beyond the longest one it decreases by the same factor again for each such length."""
         if not (known := self.used):
             return None
         longest, least = known[-1]
@@ -52,7 +52,8 @@ class IdleForecast(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return likely * _between(known, min(left, longest))
 
     def words(self, node: str, seconds: float) -> str:
-        """What the node's own past says of so many seconds, for people: by the shortest horizon that is not below."""
+        """Describe how often a node stayed idle for this many seconds in its own past: by the shortest horizon that is
+        not below."""
         one = next((one for one in self.lasting if one.seconds >= seconds), self.lasting[-1] if self.lasting else None)
         if one is None or not self.idle:
             return ""
