@@ -70,7 +70,7 @@ def _method(
 class GridClient(Connection):
     """One connection to a coordinator. Use it as `async with GridClient(url) as grid`.
 
-    `patience` is how long (seconds) a lost coordinator is waited for before GridUnavailable is raised; the first
+    `patience` is how long (seconds) the client waits for a lost coordinator before it raises GridUnavailable; the first
     connect is tried once. `trusts`: another user of this machine, whose coordinator may be used (by ws://).
     """
 
@@ -158,8 +158,8 @@ class GridClient(Connection):
         return reader.result()
 
     async def follow(self, job: str) -> AsyncGenerator[JobView, None]:
-        """The job now and whenever it changes, until it has ended. Changes that follow each other faster than they are
-        read are told as one."""
+        """Yield the job now and whenever it changes, until it has ended. Changes that come faster than they are read
+        are merged into one."""
         async with contextlib.aclosing(self._views(await self.show(job))) as views:
             async for view in views:
                 yield view
@@ -176,7 +176,7 @@ class GridClient(Connection):
             raise unreadable(job, stream)
 
     async def logs(self, job: str) -> tuple[bytes, bytes]:
-        """All of an ended job's stdout and stderr, waiting for its end (up to 16 MiB each, the last ones)."""
+        """Return all of an ended job's stdout and stderr, waiting for its end (up to 16 MiB each, the last ones)."""
         result = await self.result(job)
         return result.stdout_bytes, result.stderr_bytes
 
@@ -220,7 +220,8 @@ class GridClient(Connection):
             self._unfollow(followed)
 
     async def _hold(self, output: JobOutput) -> None:
-        """Have the node know that we are there, while what was read is used: that may take its time."""
+        """Tell the node regularly that the reader is attached, while the caller uses what was read, which may take
+        long."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(HOLD_AGAIN / 3)
@@ -281,7 +282,7 @@ def reader_of(source: Source | AsyncIterable[bytes]) -> "Callable[[], asyncio.Fu
 
 
 def _in_thread(work: Callable[[], T]) -> "asyncio.Future[T]":
-    """Run a function that may block for ever in a thread of its own, which the end of the program does not wait for."""
+    """Run a function that may block for ever in a thread of its own, which does not delay the end of the program."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 

@@ -82,12 +82,13 @@ def _method(steps: Callable[P, Steps[T]]) -> "Callable[Concatenate[GridClient, P
 
 
 class GridClient(Exclusive):
-    """One connection to a coordinator. Use it as `with GridClient(url) as grid`; it is not for several threads at once.
+    """One connection to a coordinator. Use it as `with GridClient(url) as grid`; only one thread may use it at a time.
 
-    `patience` is how long (seconds) a lost coordinator is waited for before GridUnavailable is raised; 0: what is
-    asked then raises ConnectionLost. The first connect is tried once. `answer_seconds`: how long an answer is waited
-    for (none: as long as the coordinator is there). `identity`: the folder of the one to use, instead of that which we
-    have at that address. `trusts`: another user of this machine, whose coordinator may be used (by ws://).
+    `patience` is how long (seconds) the client waits for a lost coordinator before it raises GridUnavailable; with 0 a
+    request raises ConnectionLost while there is no connection. The first connect is tried once. `answer_seconds`: how
+    long to wait for an answer (default: as long as the coordinator is there). `identity`: the folder of the identity to
+    use, instead of the stored one for that address. `trusts`: another user of this machine, whose coordinator may be
+    used (by ws://).
     """
 
     def __init__(
@@ -235,8 +236,8 @@ class GridClient(Exclusive):
         return reader.result()
 
     def follow(self, job: str) -> Iterator[JobView]:
-        """The job now and whenever it changes, until it has ended. Changes that follow each other faster than they are
-        read are told as one."""
+        """Yield the job now and whenever it changes, until it has ended. Changes that come faster than they are read
+        are merged into one."""
         yield from self._views(self.show(job))
 
     def _views(self, view: JobView) -> Iterator[JobView]:
@@ -264,7 +265,7 @@ class GridClient(Exclusive):
             raise unreadable(job, stream)
 
     def logs(self, job: str) -> tuple[bytes, bytes]:
-        """All of an ended job's stdout and stderr, waiting for its end (up to 16 MiB each, the last ones)."""
+        """Return all of an ended job's stdout and stderr, waiting for its end (up to 16 MiB each, the last ones)."""
         result = self.result(job)
         return result.stdout_bytes, result.stderr_bytes
 
@@ -368,7 +369,7 @@ class GridClient(Exclusive):
                 return self.call(message)
 
     def _pause(self, seconds: float) -> None:
-        """Let this time pass; a session that ends meanwhile is told by what is asked next."""
+        """Process events for this many seconds. If the session ends meanwhile, the next request raises its error."""
         until = time.monotonic() + seconds
         while self.session.error is None and time.monotonic() < until:
             self._collect(until)
@@ -404,7 +405,7 @@ class GridClient(Exclusive):
 
     @exclusive
     def ask(self, *messages: Any, repeatable: bool = True) -> int:
-        """Ask, for Answers among the events; the number of the last."""
+        """Send requests whose answers come as Answer events; returns the number of the last one."""
         number = 0
         for message in messages:
             number = self.session.ask(message, repeatable)
@@ -413,7 +414,7 @@ class GridClient(Exclusive):
 
     @exclusive
     def watch(self, *jobs: str, whole: bool = False) -> int:
-        """Have updates of these jobs among the events; a refusal is an Answer with this number."""
+        """Subscribe to updates of these jobs, which come as events; a refusal is an Answer with the returned number."""
         number = self.session.watch(*jobs, whole=whole)
         self._flush()
         return number
@@ -450,7 +451,7 @@ class GridClient(Exclusive):
 
     @exclusive
     def receive(self, timeout: float = 0.0) -> list[Event]:
-        """What has happened, or happens within so many seconds."""
+        """Return the events that have happened; if there are none, those that happen within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while True:
             if not self._events:
@@ -462,7 +463,7 @@ class GridClient(Exclusive):
                 return events
 
     def fileno(self) -> int:
-        """For select and poll; -1 where there is no connection."""
+        """Return the file descriptor for select and poll; -1 without a connection."""
         return self._socket.fileno() if self._socket is not None else -1
 
     def timeout(self) -> float:
@@ -473,18 +474,18 @@ class GridClient(Exclusive):
         return math.inf if deadline is None else max(0.0, deadline - time.monotonic())
 
     def _collect_for(self, asked: set[int], followed: Followed, view: JobView, deadline: float) -> None:
-        """Collect, unless an answer to what was asked, or a later view of the job, is there: who uses what we give may
-        use this client for something else, and has collected it."""
+        """Collect events, unless one of these requests is answered or there is a later view of the job: while it used
+        the last result, the caller may have used this client for something else, which collected them."""
         if not self._there(asked) and followed.view is view and followed.error is None:
             self._collect(deadline)
 
     def _there(self, asked: set[int]) -> list[int]:
-        """Those of these requests that are answered."""
+        """Return the numbers of these requests that are answered."""
         return [number for number in asked if self._answers.get(number) is not None]
 
     @exclusive
     def _collect(self, deadline: float) -> None:
-        """Do what is due, or wait for something to come until then, and sort what has happened."""
+        """Do what is due, or wait for an event until the deadline, and dispatch the events that have happened."""
         self._renew_if_due()
         if not self.session.events:
             self._advance(deadline)
@@ -541,7 +542,7 @@ class GridClient(Exclusive):
         return not_let_in(self.url, self._identity, why, answered)
 
     def _entered(self) -> None:
-        """We are let in, and told who we are."""
+        """Handle the welcome of the coordinator, which says who this user is to the grid."""
         welcome = self.session.welcome
         assert welcome is not None  # noqa: S101
         self.user, self.role, self.grid = welcome.user or self.user, welcome.role, welcome.grid

@@ -64,8 +64,8 @@ class Connection:
         self._flushing = False
 
     async def connect(self) -> None:
-        """Connect; what is connected already stays as it is, unless its event loop was closed. Raises GridUnavailable
-        where nobody answers."""
+        """Connect; no effect if connected already, unless the event loop of that connection was closed. Raises
+        GridUnavailable if there is no answer."""
         self._forget_closed_loop()
         self._check_loop()
         loop = asyncio.get_running_loop()
@@ -101,7 +101,7 @@ class Connection:
         self._loop = None
 
     def _check_loop(self) -> None:
-        """Raise GridError where this client belongs to another event loop: nobody would serve the connection here."""
+        """Raise GridError if this client belongs to another event loop, where the connection would not be served."""
         if self._loop is not None and self._loop is not asyncio.get_running_loop():
             how = "is closed" if self._loop.is_closed() else "still exists"
             raise GridError(
@@ -112,7 +112,7 @@ class Connection:
             )
 
     def _forget_closed_loop(self) -> None:
-        """Where the event loop is closed, so is all that served the connection."""
+        """If the event loop is closed, forget the connection and the tasks that served it."""
         if self._loop is None or not self._loop.is_closed():
             return
         self._session.close()
@@ -244,7 +244,7 @@ class Connection:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
-        """Give what has happened to those who wait for it."""
+        """Hand the events that have happened to the callers that wait for them."""
         for event in self._session.take_events():
             match event:
                 case Answer(number, content):
@@ -270,7 +270,7 @@ class Connection:
                 _settle(change, None)
 
     def _entered(self) -> None:
-        """We are let in, and told who we are."""
+        """Handle the welcome of the coordinator, which says who this user is to the grid."""
         welcome = self._session.welcome
         assert welcome is not None and self._opened is not None  # noqa: S101
         self.user = welcome.user or self.user
@@ -341,7 +341,7 @@ class Connection:
         return not_let_in(self.url, self._identity, why, answered)
 
     def _flush_soon(self) -> None:
-        """What is asked within one turn of the loop travels together."""
+        """Flush at the end of this turn of the loop, so that the requests of one turn travel together."""
         if not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)

@@ -45,7 +45,7 @@ class BadAnswer(GridError):
 
 
 class NotWritten(GridError):
-    """One file is not written, and the others are."""
+    """One file is not written; the others are."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{shown(path)} is not written", why=reason)
@@ -61,8 +61,8 @@ class Download(msgspec.Struct, frozen=True):
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """How files are written. `since`: when the job was submitted, in seconds since the epoch; a file here that changed
-    later is left as it is, unless `force` is true. `executable`: executable bits are kept."""
+    """How files are written. `since`: when the job was submitted, in seconds since the epoch; an existing file that was
+    changed later is kept, unless `force` is true. `executable`: executable bits are kept."""
 
     since: float
     force: bool = False
@@ -70,8 +70,8 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """What a node lists of what was asked for. `left_out` are hidden files, and configurations that `grid` would read
-    here, which a pattern matches and none names."""
+    """The files on the node that match the patterns. `left_out` are hidden files, and configurations that `grid` would
+    read on this machine: a pattern matches them, and none names them."""
 
     files: tuple[Download, ...]
     left_out: tuple[str, ...]
@@ -87,7 +87,8 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """What a node listed, where these files were written, and which were not because of what is here."""
+    """The files that the node listed, where they were written, and which were not because of what exists at that
+    place."""
 
     listed: Listed
     paths: list[Path]
@@ -159,7 +160,8 @@ def _listed(view: JobView, globs: tuple[str, ...]) -> Steps[Listed]:
 
 
 def _answer(question: WantFile | WantFiles) -> Steps[Any]:
-    """What a node answers; one that is away, as behind a restart of the coordinator, is asked again for a while."""
+    """Send a question to the node and return its answer. If the node is away, for instance during a restart of the
+    coordinator, the question is repeated for a while."""
     answer = yield question
     for _ in range(TRIES):
         if not answer.error.startswith("unavailable"):
@@ -170,7 +172,8 @@ def _answer(question: WantFile | WantFiles) -> Steps[Any]:
 
 
 def compared(answer: Files, globs: Sequence[str], node: str) -> Listed:
-    """What a node lists, where that is what was asked for. Raises BadAnswer, which names the node."""
+    """Return the files that a node lists, after a check that they match the patterns. Raises BadAnswer, which names the
+    node."""
     asked = Globs(globs)
     if len(answer.files) > MOST_ENTRIES:
         raise _bad(node, f"it lists {len(answer.files)} files, and {MOST_ENTRIES} are the most")
@@ -208,7 +211,7 @@ def compared(answer: Files, globs: Sequence[str], node: str) -> Listed:
 
 
 def refusal(refused: Sequence[NotWritten]) -> str:
-    """One sentence about the files that are not written."""
+    """Describe in one sentence the files that are not written."""
     named = ", ".join(f"{shown(one.path)[:200]} ({one.reason})" for one in refused[:NAMED])
     more = f" and {len(refused) - NAMED} more" if len(refused) > NAMED else ""
     return f"{len(refused)} file{'s are' if len(refused) > 1 else ' is'} not written: {named}{more}"
@@ -220,8 +223,8 @@ def some(paths: Sequence[str]) -> str:
 
 
 class Folder:
-    """The directory that files are written below. It is opened once: whatever takes its name later is not written to.
-    It is created where there is none. Raises GridError."""
+    """The directory that files are written below, created if necessary. It is opened once: a directory that takes its
+    name later is not written to. Raises GridError."""
 
     def __init__(self, directory: Path) -> None:
         try:
@@ -262,7 +265,8 @@ class Folder:
                 raise
 
     def _make_below(self, path: str, parts: Sequence[str]) -> int:
-        """The directory with these names below ours, made where there is none. No part of the way may be a link."""
+        """Open the directory with these names below the folder, creating it if necessary. No part of the path may be a
+        link. Returns the descriptor."""
         here = os.dup(self._fd)
         for part in parts:
             try:
@@ -279,8 +283,8 @@ class Folder:
 
 
 class Writer:
-    """One file that is being written, beside its place; it takes its name when it is whole. Made by `Folder.begin`;
-    leaving its block before `finish` leaves nothing behind."""
+    """One file that is being written under a temporary name; it takes its name when it is complete. Made by
+    `Folder.begin`; leaving its block before `finish` leaves no file behind."""
 
     def __init__(self, file: Download, rules: Rules, node: str, parent: int, name: str) -> None:
         self.file = file
@@ -316,7 +320,7 @@ class Writer:
 
     @property
     def wanted(self) -> int:
-        """How many bytes to ask for next; 0: it is whole."""
+        """Return the number of bytes to request next; 0: the file is complete."""
         return min(PART_BYTES, self.file.entry.size - self.offset)
 
     def receive(self, answer: FileData) -> None:

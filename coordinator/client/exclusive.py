@@ -21,7 +21,7 @@ class Exclusive:
 
 
 def exclusive(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Have a method raise GridError in a second thread, as long as one is in such a method."""
+    """Make a method raise GridError in a second thread while another thread is in such a method."""
 
     @wraps(method)
     def guarded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:

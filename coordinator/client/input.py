@@ -74,7 +74,7 @@ class JobInput:
         return self._from + len(self._kept)
 
     def room(self) -> int:
-        """How many bytes may be put now; 0: nothing is to be read."""
+        """Return how many bytes may be put now; 0: do not read any."""
         if not self._active or self._over or self._ended or self._cut:
             return 0
         return max(0, min(PART_BYTES, self._until - self._end))
@@ -112,7 +112,7 @@ class JobInput:
         self._active = view.state is State.RUNNING
 
     def messages(self, number: Callable[[], int], now: float) -> list[PutInput]:
-        """What to send now."""
+        """Return the messages to send now."""
         if not self._active or self._over or self._retry_at > now:
             return []
         if self._cut:

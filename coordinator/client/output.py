@@ -38,7 +38,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 class Stream:
     """How far one stream of an attempt has been read. `asked` is the number of the unanswered request (0: none);
-    `dropped`: nobody wants the rest. `lost`: bytes in the middle that are gone, of all attempts that were read."""
+    `dropped`: the rest is not wanted. `lost`: bytes in the middle that are gone, of all attempts that were read."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -59,12 +59,12 @@ class Stream:
         return "; ".join([*gone, *([self.missing] if self.missing else [])])
 
     def begin_anew(self) -> None:
-        """What was read is over, another output is read from its beginning."""
+        """Start reading another output from its beginning."""
         self.offset = self.asked = self.size = 0
         self.done = self.dropped
 
     def ended(self, view: JobView) -> Piece | None:
-        """Its job has ended: there never was any output, or the rest of it may be in the outcome."""
+        """Handle the end of the job: there never was any output, or the rest of it may be in the outcome."""
         outcome = view.outcome
         if outcome is None or not outcome.started or not view.allocation:
             self.done = True
@@ -115,7 +115,7 @@ class JobOutput:
 
     @property
     def done(self) -> bool:
-        """All that there is of the last attempt was read."""
+        """Whether all output of the last attempt was read."""
         view = self.view
         if view is None or (self.attempt != view.allocation and not self._asked_for):
             return False
@@ -123,7 +123,7 @@ class JobOutput:
 
     @property
     def over(self) -> bool:
-        """And there will not be another attempt."""
+        """Whether all output was read, and there is no further attempt."""
         view = self.view
         again = view is not None and (view.request.retry_on or view.request.requeue)
         return self.done and (not again or (view is not None and view.state is State.ENDED))
@@ -145,7 +145,8 @@ class JobOutput:
         ready: Callable[[str], bool] = lambda _: True,
         size: int = PART_BYTES,
     ) -> list[WantOutput]:
-        """What to ask for the next pieces, of `size`: of each stream not asked for, and `ready` to take more."""
+        """Return requests for the next pieces, of `size` bytes: for each stream that has no open request and is `ready`
+        to take more."""
         view = self.view
         if view is None or not view.allocation or (self.attempt == view.allocation and not _has_run(view)):
             return []
@@ -158,7 +159,8 @@ class JobOutput:
         return asked
 
     def holds(self, number: Callable[[], int], now: float) -> list[WantOutput]:
-        """What tells the node that an attached reader is there, where nothing is asked for; the answers are nothing."""
+        """Return messages that tell the node that an attached reader is present, for streams without an open request.
+        They are answered without output."""
         view, requests = self.view, []
         if not self._reader or view is None or not self.attempt:
             return []
@@ -179,7 +181,7 @@ class JobOutput:
         return requests
 
     def leave(self, number: Callable[[], int]) -> list[WantOutput]:
-        """What tells the node that an attached reader is leaving: the job continues without it."""
+        """Return messages that tell the node that an attached reader is leaving: the job continues without it."""
         view = self.view
         if not self._reader or not self.attempt or view is None:
             return []
@@ -239,14 +241,15 @@ class JobOutput:
         return next((one for one in self.streams.values() if one.incomplete()), None)
 
     def _read(self, attempt: str) -> None:
-        """From now on the output of this attempt is read, from its beginning."""
+        """Start reading the output of this attempt, from its beginning."""
         if attempt != self.attempt:
             self.attempt = attempt
             for stream in self.streams.values():
                 stream.begin_anew()
 
     def _proceed(self) -> list[Piece]:
-        """Of a job that was run again each attempt is read to its end before the next."""
+        """Go on to the next attempt of a job that was run again, once the output of the one before was read to its
+        end."""
         view = self.view
         if view is None:
             return []
@@ -290,7 +293,7 @@ def ended_stream(outcome: Outcome, stream: str) -> tuple[int, bytes]:
 
 
 def gap_words(gap: int, stream: str) -> str:
-    """What is said of bytes that are gone."""
+    """Describe bytes that are gone."""
     return f"{gap} bytes of {stream} are gone: of an output that nobody reads the node keeps the beginning and the end"
 
 

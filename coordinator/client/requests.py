@@ -48,7 +48,8 @@ Steps = Generator[Any, Any, T]
 
 
 class Once(msgspec.Struct, frozen=True):
-    """A message that is not to be repeated on another connection, for its answer. ConnectionLost: nobody knows."""
+    """A message that is not repeated on another connection; evaluates to its answer. After ConnectionLost it is not
+    known whether it took effect."""
 
     message: Any
 
@@ -60,7 +61,8 @@ class Post(msgspec.Struct, frozen=True):
 
 
 class Together(msgspec.Struct, frozen=True):
-    """Messages at once, for all their answers; `most`: so many are not answered at a time (0: any number)."""
+    """Messages that are sent together; evaluates to all their answers. `most`: maximum number of unanswered messages
+    (0: no limit)."""
 
     messages: Iterable[Any]
     most: int = 0
@@ -80,15 +82,15 @@ class Until(msgspec.Struct, frozen=True):
 
 
 class Returned(msgspec.Struct, frozen=True):
-    """What a request returned."""
+    """The result of a request."""
 
     value: Any
 
 
 class Documented:
-    """What `help` and notebooks read of a method of a client, as its `__wrapped__`: the arguments of the request that
-    it makes, after `self`, and what that returns. It is found out when somebody looks: it costs more than the import
-    of the client."""
+    """The `__wrapped__` of a client's method, which `help` and notebooks read: the arguments of the request that it
+    makes, after `self`, and its return type. It is computed on first use, since that costs more than the import of the
+    client."""
 
     def __init__(self, steps: Callable[..., Steps[Any]]) -> None:
         self._steps = steps
@@ -111,7 +113,7 @@ class Documented:
 
 
 def advance(steps: Steps[Any], answer: Any, error: Exception | None) -> Any:
-    """Go on with a request, with the answer to its last step or why there is none: the next step, or Returned."""
+    """Continue a request with the answer to its last step, or with the error. Returns the next step, or Returned."""
     try:
         return steps.send(answer) if error is None else steps.throw(error)
     except StopIteration as end:
@@ -252,8 +254,8 @@ def signal(job: str, signum: int) -> Steps[None]:
 
 
 def why(job: str = "", request: Request | None = None, lasts: float = 0.0) -> "Steps[messages.Why]":
-    """Why a job is where it is, or where a request would go of a job that `lasts` no longer than so many seconds with
-    its grace (0: it has no time limit)."""
+    """Explain why a job is where it is, or where a request would go. `lasts`: the maximum duration of the requested job
+    in seconds, with its grace (0: it has no time limit)."""
     answer: messages.Why = yield messages.AskWhy(id=0, job=job, request=request, lasts=lasts)
     return answer
 
@@ -266,10 +268,10 @@ def predict(
     bundle: str = "",
     array: bool = False,
 ) -> "Steps[messages.Needs]":
-    """What a command of yours will need, by what runs like it used (docs/needs.md). `features`: numbers by name, such
-    as a batch size, of which the first three count; `within`: how likely it runs for at most so many seconds; `bundle`:
-    of `ship`, what is shipped with it (default: as much as with the last run like it); `array`: it is a member of an
-    array."""
+    """Predict what a command of yours will need, by what runs like it used (docs/needs.md). `features`: numbers by
+    name, such as a batch size, of which the first three count; `within`: how likely it runs for at most so many
+    seconds; `bundle`: of `ship`, what is shipped with it (default: as much as with the last run like it); `array`: it
+    is a member of an array."""
     found: messages.Needs = yield messages.Predict(
         0, messages.excerpt(as_argv(command)), bundle, array, pairs("features", features, _FEATURES), within
     )
@@ -287,9 +289,9 @@ def record_use(
     held: int = 0,
     ended: str = "done",
 ) -> Steps[None]:
-    """Tell the grid of a run that it did not see: seconds, the most memory (bytes), the most cores at once, the most
-    GPU memory (bytes); 0 is not known. `ended`: done, "out of memory" (of the `held` bytes), "time limit" or cut. It
-    counts for your jobs alone."""
+    """Record a run that the grid did not see: seconds, the most memory (bytes), the most cores at once, the most GPU
+    memory (bytes); 0: not known. `ended`: done, "out of memory" (of the `held` bytes), "time limit" or cut. It counts
+    for your jobs alone."""
     words = messages.excerpt(as_argv(command))
     numbers = pairs("features", features, _FEATURES)
     yield messages.RecordUse(0, words, numbers, seconds, memory, cores, gpu_memory, held, ended)
@@ -324,7 +326,7 @@ def scaling() -> "Steps[messages.ScalingStatus]":
 
 
 def create_machine(pool: str, type: str = "", why: str = "") -> Steps[str]:
-    """Have a machine of a pool created, within its limits: its name. Raises ConnectionLost where it is not known
+    """Create a machine of a pool, within its limits, and return its name. Raises ConnectionLost if it is not known
     whether that was ordered."""
     from distributed_grid.protocol.scaling.plans import ScaleOrder
 
@@ -333,7 +335,7 @@ def create_machine(pool: str, type: str = "", why: str = "") -> Steps[str]:
 
 
 def end_machine(name: str, why: str = "") -> Steps[None]:
-    """Have a machine ended as soon as no job runs on it."""
+    """End a machine as soon as no job runs on it."""
     from distributed_grid.protocol.scaling.plans import ScaleOrder
 
     yield messages.OrderScaling(0, ScaleOrder.END, why=why, machine=name)
@@ -376,8 +378,8 @@ def request_boost(
     exclusive: bool = False,
     walls: Walls = Walls.NONE,
 ) -> Steps[str]:
-    """Ask for a boost of so many cores, GPUs or GB for `duration` seconds, and return its id, once it is on the
-    coordinator's disk. It is a job: `follow` tells how it goes on, and it is lent once it runs. `source` is preferred,
+    """Request a boost of `amount` cores, GPUs or GB for `duration` seconds, and return its id, once it is on the
+    coordinator's disk. It is a job: use `follow` to observe it; it is lent once it runs. `source` is preferred,
     `only_source` the only node asked. `exclusive`: for programs that use its placement group alone. `walls`: from a
     node with this level or a stronger one."""
     answer = yield messages.RequestBoost(
@@ -407,9 +409,9 @@ def boosts(target: str = "") -> "Steps[messages.Boosts]":
 
 
 def request_hold(**options: Any) -> Steps[str]:
-    """Ask for a hold (options as in `describe_hold`, such as `cpus=4, duration="2h"`) and return its id, once it is on
-    the coordinator's disk. It is a job: `follow` tells how it goes on, it is held once it runs, and `cancel` releases
-    it."""
+    """Request a hold (options as in `describe_hold`, such as `cpus=4, duration="2h"`) and return its id, once it is on
+    the coordinator's disk. It is a job: use `follow` to observe it; its resources are held once it runs, and `cancel`
+    releases them."""
     return (yield from _submitted(describe_hold(**options)))
 
 
@@ -422,7 +424,7 @@ def holds() -> Steps[list[JobView]]:
 
 
 def status() -> "Steps[messages.Status]":
-    """How the grid is."""
+    """Return the status of the grid."""
     answer: messages.Status = yield from pages(messages.GetStatus(id=0))
     return answer
 
@@ -433,13 +435,14 @@ def nodes() -> Steps[list[NodeView]]:
 
 
 def shared(node: str = "") -> "Steps[messages.Shared]":
-    """What is offered and what is lent, on all nodes or one."""
+    """Return the resources that are offered and lent, on all nodes or one."""
     answer: messages.Shared = yield from pages(messages.GetShared(id=0, node=node))
     return answer
 
 
 def trends(node: str = "", window: str = "15m") -> "Steps[messages.Trends]":
-    """How the use of a node goes, with forecasts; or that of all nodes. `window`: 5m, 15m, 1h, 1d or 1w."""
+    """Return the trends of the use of a node, with forecasts; or those of all nodes. `window`: 5m, 15m, 1h, 1d or
+    1w."""
     from distributed_grid.protocol.history.trends import parse_window
 
     answer: messages.Trends = yield from pages(messages.GetTrends(id=0, node=node, window=parse_window(window)))
@@ -447,26 +450,27 @@ def trends(node: str = "", window: str = "15m") -> "Steps[messages.Trends]":
 
 
 def balancing() -> "Steps[messages.BalancingStatus]":
-    """How the grid rebalances: mode, policy, its last moves."""
+    """Return the state of rebalancing: mode, policy, the last moves."""
     answer: messages.BalancingStatus = yield from pages(messages.GetBalancing(id=0))
     return answer
 
 
 def shares() -> "Steps[messages.Shares]":
-    """Who holds how much, and who is next (docs/shares.md)."""
+    """Return the shares of all users, in the order of service (docs/shares.md)."""
     answer: messages.Shares = yield messages.GetShares(id=0)
     return answer
 
 
 def ledger(user: str = "", node: str = "", days: int = 7) -> "Steps[messages.Loans]":
-    """Who lent what to whom (docs/shares.md): all of it, or what a `user` lent or borrowed, or what was lent of a
-    `node`; by day for so many days back."""
+    """Return the loans between users (docs/shares.md): all of them, or those that a `user` lent or borrowed, or those
+    on a `node`; by day for `days` days back."""
     answer: messages.Loans = yield messages.GetLoans(id=0, user=user, node=node, days=days)
     return answer
 
 
 def quota(user: str = "") -> "Steps[messages.Quotas]":
-    """What one may have, and has (docs/rights.md); for operators those of a `user`, or of all users and groups."""
+    """Return your own rights and their use (docs/rights.md); for operators those of a `user`, or of all users and
+    groups."""
     answer: messages.Quotas = yield messages.GetQuota(id=0, user=user)
     return answer
 
@@ -509,13 +513,13 @@ def label(*nodes: str, labels: Mapping[str, str | None]) -> Steps[str]:
 
 
 def receipts(job: str = "", node: str = "", limit: int = 100) -> "Steps[list[messages.Receipt]]":
-    """What was preempted, the newest first: where this job took a place or gave one, or on this node."""
+    """Return the preemptions, the newest first: those in which this job took or gave a place, or those on this node."""
     return list((yield messages.GetReceipts(id=0, job=job, node=node, limit=limit)).receipts)
 
 
 def renew(identity: Path) -> Steps[float]:
-    """Have a new certificate for the identity in this folder; in how many seconds to do that next (0: none was
-    given)."""
+    """Get a new certificate for the identity in this folder. Returns in how many seconds to renew again (0: no
+    certificate was given)."""
     from distributed_grid.identity.enrollment import RenewalRequest, renewal_after
 
     asked = RenewalRequest(identity)

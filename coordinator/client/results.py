@@ -16,12 +16,12 @@ from distributed_grid.protocol.jobs import Cause, JobView, Outcome, exit_status
 
 @dataclass(frozen=True)
 class JobResult:
-    """How a job ended. `exit_code` is what `grid run-shared` would exit with: the job's own, 128+N for signal N, 124
-    for the time limit, 126 and 127 for a command that cannot be run or found, 75 for not placed, 125 where the grid
+    """The result of a job. `exit_code` is what `grid run-shared` would exit with: the job's own, 128+N for signal N,
+    124 for the time limit, 126 and 127 for a command that cannot be run or found, 75 for not placed, 125 where the grid
     failed.
 
-    `stdout` and `stderr` are text (UTF-8, what is no text replaced); the bytes are beside them. Of more than 16 MiB a
-    stream the last are here, and `truncated` says so. `output_error` says why output is missing, if it is.
+    `stdout` and `stderr` are text (UTF-8, invalid bytes replaced); the bytes are available, too. Of a stream of more
+    than 16 MiB only the last are kept, and `truncated` says so. `output_error` says why output is missing, if it is.
     """
 
     job_id: str
@@ -41,12 +41,12 @@ class JobResult:
 
     @property
     def stdout(self) -> str:
-        """What the job wrote to its standard output."""
+        """The standard output of the job, as text."""
         return self.stdout_bytes.decode(errors="replace")
 
     @property
     def stderr(self) -> str:
-        """What the job wrote to its standard error."""
+        """The standard error of the job, as text."""
         return self.stderr_bytes.decode(errors="replace")
 
 

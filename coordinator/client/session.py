@@ -88,7 +88,7 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class Away(msgspec.Struct, frozen=True):
-    """The coordinator cannot be reached yet, and is waited for, for so many seconds more."""
+    """The coordinator cannot be reached; the session keeps trying for this many seconds more."""
 
     error: GridError
     seconds: float
@@ -101,14 +101,14 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer to the request with this number, or why there is none."""
+    """The answer to the request with this number, or the error in its place."""
 
     number: int
     content: Any
 
 
 class Over(msgspec.Struct, frozen=True):
-    """No connection will be made again; all requests have got their answers."""
+    """The session has ended: it makes no connection any more, and all requests have got their answers."""
 
     error: GridError
 
@@ -117,7 +117,7 @@ Event = Opened | Away | Lost | Answer | Over | JobUpdate | GroupUpdate
 
 
 class Followed(msgspec.Struct):
-    """A job that somebody follows, as it was told last; `error`: why no more will be told."""
+    """A job that is followed, as of its last view; `error`: why there will be no further view."""
 
     view: JobView
     number: int = 0
@@ -131,7 +131,7 @@ class _Request(msgspec.Struct):
 
 
 def user_name() -> str:
-    """Who we are to the grid: the owner of this process."""
+    """Return the name of this user in the grid: the owner of this process."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -185,12 +185,12 @@ class Session:
 
     @property
     def connected(self) -> bool:
-        """There is a connection, let in or not yet."""
+        """Whether there is a connection, welcomed or not yet."""
         return self._wire is not None
 
     @property
     def open(self) -> bool:
-        """There is a connection that was let in."""
+        """Whether there is a connection that was welcomed."""
         return self._link is not None and self._link.open
 
     @property
@@ -199,7 +199,7 @@ class Session:
         return self._wire is not None and self._process != os.getpid()
 
     def take_events(self) -> list[Event]:
-        """What has happened since the last call, in order."""
+        """Return the events since the last call, in order."""
         events, self.events = self.events, []
         return events
 
@@ -211,9 +211,9 @@ class Session:
         return self._numbers
 
     def ask(self, message: Any, repeatable: bool = True) -> int:
-        """Ask; the Answer with the number that is returned comes as an event. A message with the id 0 gets a number. It
-        leaves once there is a connection; what is not repeatable, only if there is one. Raises BadValue for what cannot
-        be sent, and the error of a session that is over."""
+        """Send a request; the Answer with the returned number comes as an event. A message with the id 0 gets a number.
+        Without a connection a repeatable message is sent later; one that is not repeatable is answered with
+        ConnectionLost. Raises BadValue for what cannot be sent, and the error of a session that is over."""
         self._check_usable()
         if not message.id:
             message = replace(message, id=self.number())
@@ -227,7 +227,7 @@ class Session:
         return number
 
     def post(self, message: Any) -> None:
-        """Send what is not answered. Raises ConnectionLost where there is no connection."""
+        """Send a message that is not answered. Raises ConnectionLost without a connection."""
         self._check_usable()
         if not self.open:
             raise ConnectionLost("there is none now")
@@ -244,27 +244,29 @@ class Session:
             )
 
     def forget(self, number: int) -> None:
-        """The answer to this request is not awaited any more."""
+        """Stop waiting for the answer to this request."""
         self._requests.pop(number, None)
 
     def watch(self, *jobs: str, whole: bool = False) -> int:
-        """Have updates of these jobs from now on, on every connection; the number is that of the first request."""
+        """Subscribe to updates of these jobs, on this and every later connection. Returns the number of the first
+        request."""
         number = self.number()
         self._watches[number] = Watch(id=number, jobs=jobs, whole=whole)
         return self.ask(self._watches[number])
 
     def unwatch(self, number: int) -> None:
-        """What was watched under this number need not be watched again on the next connection."""
+        """Cancel a subscription of `watch` by its number: it is not renewed on the next connection."""
         self._watches.pop(number, None)
         self.forget(number)
 
     def rename(self, number: int, job: str) -> None:
-        """The name that is watched under this number meant this job, and still does on the next connection."""
+        """Watch this job in place of the name watched under this number, also on the next connection: the name meant
+        this job."""
         if number in self._watches:
             self._watches[number] = Watch(id=number, jobs=(job,))
 
     def follow(self, view: JobView) -> Followed:
-        """Have the latest view of a job, as long as anybody follows it."""
+        """Return the latest view of a job, kept up to date as long as it has followers."""
         if view.state is State.ENDED:
             return Followed(view)
         followed = self.followed.get(view.id)
@@ -274,7 +276,7 @@ class Session:
         return followed
 
     def unfollow(self, followed: Followed) -> None:
-        """Whoever followed it does so no more."""
+        """Remove a follower; without any, the updates of the job are not watched any more."""
         followed.followers -= 1
         if not followed.followers and self.followed.get(followed.view.id) is followed:
             del self.followed[followed.view.id]
@@ -282,7 +284,7 @@ class Session:
             self.forget(followed.number)
 
     def for_followers(self, event: Event) -> bool:
-        """Whether this event is for those alone who follow jobs: they see what it says by their views."""
+        """Whether an event concerns only the followers of jobs, who see its content in their views."""
         numbers = {followed.number for followed in self.followed.values()}
         if isinstance(event, JobUpdate):
             return event.job.id in self.followed or self._watches.keys() <= numbers
@@ -307,14 +309,15 @@ class Session:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def start(self, now: float, patience: float = 0.0) -> None:
-        """Begin, or begin anew: dial, and go on dialling for so many seconds. A session that is there goes on."""
+        """Start the session, or restart one that is over: dial, and retry for `patience` seconds. No effect while it is
+        running."""
         if self.error is not None:
             self.error, self.opened = None, 0
             self._until, self._pause, self._waited = now + patience, FIRST_PAUSE, False
             self.dial_at = now
 
     def dialled(self, headers: dict[str, str], now: float) -> None:
-        """There is a connection: the handshake begins."""
+        """Handle a new connection: the handshake begins."""
         self._process = os.getpid()
         self._wire = ClientProtocol(self.uri, max_size=BULK_BYTES + 1024)
         request = self._wire.connect()
@@ -383,7 +386,7 @@ class Session:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def deadline(self) -> float | None:
-        """When `tick` is to be called, or to be dialled; None: at no time."""
+        """Return when to call `tick`, or to dial; None: never."""
         if self._wire is None:
             return self.dial_at
         if not self.open:
@@ -409,7 +412,7 @@ class Session:
     # --- bytes --------------------------------------------------------------------------------------------------------
 
     def data_to_send(self) -> list[bytes]:
-        """What is to be written now."""
+        """Return the bytes to write now."""
         if self._wire is None or self._link is None:
             return []
         if self._wire.state is Wire.OPEN:
@@ -520,8 +523,8 @@ def address(url: str) -> WebSocketURI:
 
 
 def credentials(url: str, identity: Path | None) -> tuple["ssl.SSLContext | None", dict[str, str], Path | None]:
-    """How we connect: TLS and headers, by the identity in this folder, or the one we have at that address. Raises
-    GridError."""
+    """Return what a connection needs: TLS and headers, by the identity in this folder or the stored one for that
+    address; and the folder of that identity (None: without TLS). Raises GridError."""
     if not address(url).secure:
         return None, {}, None
     from distributed_grid.identity.credentials import as_member

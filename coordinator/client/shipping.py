@@ -53,9 +53,9 @@ def warned(bundle: "Bundle") -> str:
 
 @dataclass(frozen=True)
 class Bundle:
-    """What is to be shipped of the directory `root`. `hash` names the manifest and goes into `JobSpec.bundle`; `blobs`
-    are where the contents lie, by hash, and `sizes` their bytes; `size` is bytes in all and `count` entries; `notes`
-    say what was left out and why."""
+    """The files of the directory `root` that are to be shipped. `hash` names the manifest and goes into
+    `JobSpec.bundle`; `blobs` are where the contents lie, by hash, and `sizes` their bytes; `size` is bytes in all and
+    `count` entries; `notes` say what was left out and why."""
 
     root: Path
     manifest: bytes
@@ -72,8 +72,8 @@ class Bundle:
         return open(_open_regular(self.root, self.blobs[blob]), "rb")
 
     def read(self, blob: str) -> Iterator[bytes]:
-        """Its content as it was hashed, in parts that can be sent at once; what was added to the file since is not part
-        of it. Raises OSError, Changed."""
+        """Yield the content of a blob as it was hashed, in parts of the size of one message. Bytes that were appended
+        to the file since are not part of it. Raises OSError, Changed."""
         digest, left = hasher(), self.sizes[blob]
         with self.open(blob) as file:
             while True:
@@ -107,7 +107,7 @@ def _open_regular(root: Path, path: Path) -> int:
 
 @dataclass(frozen=True)
 class Shipped:
-    """A directory that the coordinator knows; so many of its files had to be sent."""
+    """A directory that the coordinator knows, and the number of its files that had to be sent."""
 
     bundle: Bundle
     sent: int
@@ -195,7 +195,8 @@ def parts_of(data: bytes) -> Iterator[bytes]:
 
 
 def asked_for(bundle: Bundle, missing: Iterable[str]) -> list[str]:
-    """What the coordinator lacks, each once. Raises ShippingError where it asks for what was not offered."""
+    """Return the blobs that the coordinator lacks, each once. Raises ShippingError if it requests others than were
+    offered."""
     wanted = list(dict.fromkeys(missing))
     if strange := [blob for blob in wanted if blob not in bundle.blobs]:
         raise ShippingError(

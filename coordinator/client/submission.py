@@ -131,14 +131,13 @@ def describe_job(
     features: Mapping[str, float] | None = None,
     finish_by: str | datetime | None = None,
 ) -> Submission:
-    """A job to submit. Raises BadValue for what cannot be asked.
+    """Return a job to submit. Raises BadValue for an invalid option.
 
     A command given as text is split as a shell would split it, but no shell runs it: one with a pipe or a redirection
-    is refused, and is written as `["sh", "-c", "…"]`. As a sequence it is taken as is.
-    `memory` without a unit is in GB (`4`, `"512M"`); `time_limit` is seconds or text such as `"1h30m"`, and
-    `warn_signal` (`"USR1@60"`) what the job gets so many seconds before it; `pids_limit` is how many processes and
-    threads it may have at once, and with `cpu_limit` it never gets more CPU time than granted. Without `cpus` a job
-    gets one core.
+    is refused, and is written as `["sh", "-c", "…"]`. As a sequence it is taken as is. `memory` without a unit is in GB
+    (`4`, `"512M"`); `time_limit` is seconds or text such as `"1h30m"`, and `warn_signal` (`"USR1@60"`) what the job
+    gets so many seconds before it; `pids_limit` is how many processes and threads it may have at once, and with
+    `cpu_limit` it never gets more CPU time than granted. Without `cpus` a job gets one core.
 
     `retry_on` names after which ends (lost, failed, preempted, oom) it is run again, at most `retries` times (once, if
     that is not said), after its own oom with `retry_memory` times the memory; without `requeue` it ends, rather than
@@ -157,8 +156,8 @@ def describe_job(
     `array` (`"0-99%8"`) makes many jobs of it, each with its own GRID_ARRAY_INDEX; if more than `max_fails` of them
     fail, the rest is ended. Nothing is placed before all jobs (or arrays) in `after` have started, those in `after_ok`
     have exited with 0, those in `after_any` have ended, and the time `begin` (`"+30m"`, `"22:15"`, ISO 8601 or a
-    datetime) has come. `within` a hold (its id or name): it takes what it needs of that. `stdin`: its standard input
-    is sent while it runs, as `run(…, stdin=…)` of the clients does.
+    datetime) has come. `within` a hold (its id or name): it takes what it needs of that. `stdin`: its standard input is
+    sent while it runs, as `run(…, stdin=…)` of the clients does.
 
     `attached`: its output is read from the beginning on, by `stream`. A job that is further ahead of whoever reads its
     output than its node keeps waits, or with `output_full="drop"` the middle of its output is dropped.
@@ -333,7 +332,7 @@ def _request(
 
 class _Keys:
     """Keys for submissions: 96 random bits of this process and a running number. Keys that follow each other are stored
-    at a fraction of the cost of random ones. A forked child begins with bits of its own."""
+    at a fraction of the cost of random ones. A forked child draws its own random bits."""
 
     def __init__(self) -> None:
         self.renew()

@@ -44,8 +44,8 @@ _NAMED = 5
 
 
 class Links(StrEnum):
-    """What is done about links that lead out of the directory: refuse to ship it; ship what they lead to; ship them as
-    they are; leave them out."""
+    """How links that lead out of the directory are handled: refuse to ship them; ship their targets; ship them as they
+    are; leave them out."""
 
     REFUSE = "refuse"
     FOLLOW = "follow"
@@ -55,7 +55,8 @@ class Links(StrEnum):
 
 @dataclass(frozen=True)
 class ShippingRules:
-    """What is shipped of a directory: at most `ceiling` bytes; `secrets`: also files that commonly hold them."""
+    """Which files of a directory are shipped: at most `ceiling` bytes; `secrets`: also files that commonly hold
+    secrets."""
 
     ceiling: int = BUNDLE_BYTES
     links: Links = Links.REFUSE
@@ -109,7 +110,7 @@ class _Ignores:
 
 
 def _lines(file: Path) -> list[str]:
-    """The lines of an ignore file. As for git, a link is none, and neither is what is no regular file."""
+    """Return the lines of an ignore file. As in git, links and files that are not regular are no ignore files."""
     try:
         fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -150,7 +151,7 @@ class Walk:
         self._stop_at = 0.0
 
     def files(self) -> Iterator[Found]:
-        """Everything to ship, parents before what is in them. Raises OSError and ShippingError."""
+        """Yield everything to ship, directories before their contents. Raises OSError and ShippingError."""
         top = _repository(self.root)
         prefix = self.root.relative_to(top).parts
         ignores = None
@@ -165,7 +166,7 @@ class Walk:
             raise ShippingError(f"{self._shown} cannot be shipped", why=file, hint=REMEDY)
 
     def said(self) -> list[str]:
-        """What was left out, for who ships it."""
+        """Describe what was left out."""
         found = list(self.notes)
         if self._secret:
             found.append(f"not shipped, since they may hold secrets: {_some(self._secret)} (--ship-secrets ships them)")
@@ -242,12 +243,12 @@ class Walk:
         return None
 
     def _outside_of(self, path: Path) -> Path | None:
-        """Where a link leads, if that is out of the directory; None: it leads inside."""
+        """Return the target of a link that leads out of the directory; None: it leads inside."""
         real = Path(os.path.realpath(path))
         return None if real.is_relative_to(self.root) else real
 
     def _follow(self, name: str, parts: tuple[str, ...], above: _Ignores | None, to: Path) -> Iterator[Found]:
-        """What a link leads to outside, in its place."""
+        """Yield the target of a link that leads outside, in the place of the link."""
         try:
             facts = to.stat(follow_symlinks=False)
         except FileNotFoundError:

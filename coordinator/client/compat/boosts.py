@@ -92,7 +92,7 @@ class ResourceBoostManager(Connected):
         return await given_back(self.client, boost_id, "no boost", lambda spec: spec.boost is not None, log)
 
     async def get_active_boosts(self, target_node: str | None = None) -> list[ResourceBoost]:
-        """The boosts lent now, for this node or for all, oldest first; none for a node that nobody knows."""
+        """Return the boosts lent now, for this node or for all, oldest first; none for an unknown node."""
         lent = (await self._all())[0]
         return [one for one in lent if one.is_active and target_node in (None, "", one.target_node)]
 
@@ -210,9 +210,9 @@ def boost_scheduling_options(boost_id: str) -> dict[str, Any]:
 
 
 def boost_placement_group_options(boost_id: str, bundles: int = 1) -> dict[str, Any]:
-    """Options for a placement group of so many bundles, all on this boost: `placement_group(bundles,
-    **boost_placement_group_options(id, len(bundles)))`. Raises BadValue, also for an exclusive boost, whose own group
-    has all of it: Ray would wait forever."""
+    """Return options for a placement group of `bundles` bundles, all on this boost: `placement_group(bundles,
+    **boost_placement_group_options(id, len(bundles)))`. Raises BadValue, also for an exclusive boost: it has a group of
+    its own that covers all of it, so that Ray would wait forever."""
     selector = _selector(boost_id)
     if _group(_connected(), boost_id) is not None:
         raise BadValue(

@@ -21,8 +21,8 @@ NO_NODE = "No nodes have sufficient available resources"
 
 
 class WithClient:
-    """It connects on first use; `async with` and `shutdown()` disconnect. A client that is not its `own` is used as it
-    is: its owner connects and closes it."""
+    """Base class that connects on first use; `async with` and `shutdown()` disconnect. A client that is not its `own`
+    is neither connected nor closed here: its owner does that."""
 
     def __init__(self, client: GridClient, own: bool) -> None:
         self.client = client
@@ -96,9 +96,9 @@ async def _settled(client: GridClient, job: str, states: Collection[State]) -> J
 
 
 async def known(client: GridClient, job: str | None, log: Logger, what: str) -> JobView | None:
-    """The job with this id or name; None if there is none: the log says so, and that there was nothing to do (`what`).
-    A prefix of an id, or `last`, names no job here: people type them, and a program has the whole id. None, what a
-    request that was not granted returns, names none either."""
+    """Return the job with this id or name. None if there is none; the log then says so, and that there was nothing to
+    do (`what`). Prefixes of ids and `last` are not accepted here: they are for people, and a program has the whole id.
+    The result is None also for `job` None, which a request that was not granted returns."""
     if job is None:
         log.warning("nothing to %s: no id is given, as after a request that was not granted", what)
         return None

@@ -76,8 +76,8 @@ class ResourceMetricsCollector:
         return dict(self._snapshots)
 
     async def get_resource_trend(self, node_id: str, resource_type: ResourceType | str) -> dict[str, Any]:
-        """How the use of a node's cpu, memory or gpu (also gpu-memory, disk, net) went over 5 and 15 minutes and an
-        hour: by window `level`, `spread`, `p95`, `slope_per_hour`, `last`, the `owner`'s level, and a `forecast`
+        """Return the trend of the use of a node's cpu, memory or gpu (also gpu-memory, disk, net) over 5 and 15 minutes
+        and an hour: by window `level`, `spread`, `p95`, `slope_per_hour`, `last`, the `owner`'s level, and a `forecast`
         (`value` in `ahead` seconds, with `low` and `high`, where nine of ten came true) or why there is none
         (`unsure`). Use is a part of what the node has. A window with too little measured says `why`. Raises GridError
         for an unknown node, BadValue for an unknown resource."""

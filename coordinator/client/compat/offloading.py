@@ -80,7 +80,7 @@ class EnhancedOffloadingExecutor(Connected):
         )
 
     async def get_moves(self) -> list[dict[str, Any]]:
-        """What the grid has moved by itself lately, the oldest first, with its reasons, in plain values."""
+        """Return the latest automatic moves of the grid, the oldest first, with their reasons, in plain values."""
         await self.initialize()
         return [plain_move(one) for one in (await self.client.balancing()).recent]
 

@@ -111,7 +111,8 @@ class GridOrchestrator(Connected):
             raise
 
     async def get_shared_resource_status(self) -> dict[str, list[dict[str, Any]]]:
-        """What is offered and what is lent: `{"offers": [...], "allocations": [...]}`, plain values only."""
+        """Return the resources that are offered and lent: `{"offers": [...], "allocations": [...]}`, plain values
+        only."""
         shared = await self.client.shared()
         return {
             "offers": [plain_offer(one) for one in shared.offers],
@@ -137,7 +138,7 @@ class GridOrchestrator(Connected):
             return (await self.client.submit_many([submission]))[0], True
 
     async def _living(self, name: str) -> Any:
-        """This user's live job of that name."""
+        """Return this user's job of that name that has not ended."""
         try:
             view = await self.client.show(name)
         except RequestRefused as refused:

@@ -46,10 +46,10 @@ _MOST: Mapping[str, float] = {
 
 @dataclass(frozen=True)
 class PredictedResources:
-    """What a task will need. `requirements`: by the names that `DynamicResourceManager` takes; `execution_time` and
-    `planned_time`: the median run time, and the one that nine of ten stay within (s; None: not known). `tier` and
-    `confidence` are the least of those of the requirements; `needs` are the grid's answers one by one (what only the
-    user's other jobs suggest is there, and counts for nothing else); `why` says how each requirement was found."""
+    """The predicted needs of a task. `requirements`: by the names that `DynamicResourceManager` takes; `execution_time`
+    and `planned_time`: the median run time, and the one that nine in ten runs stay within (s; None: not known). `tier`
+    and `confidence` are the least of those of the requirements; `needs` are the grid's answers one by one (what only
+    the user's other jobs suggest is there, and counts for nothing else); `why` says how each requirement was found."""
 
     requirements: dict[str, float]
     execution_time: float | None
@@ -77,8 +77,8 @@ class ResourcePerformancePredictor(Connected):
         await self.client.record_use(argv, features, **told)
 
     async def predict_resource_requirements(self, task: Mapping[str, Any]) -> PredictedResources:
-        """What a task will need, by its own kind, else its program; `DEFAULT_REQUIREMENTS` for what is not known well
-        enough. Raises BadValue."""
+        """Predict what a task will need, by its own kind, else its program; `DEFAULT_REQUIREMENTS` for what is not
+        known well enough. Raises BadValue."""
         found = await self._ask(task)
         known = {one.of: one for one in found.needs if one.level in TRUSTED}
         wanted, why = dict(DEFAULT_REQUIREMENTS), dict[str, str]()
@@ -120,8 +120,8 @@ class ResourcePerformancePredictor(Connected):
     async def calculate_batch_scaling_factor(
         self, task: Mapping[str, Any], batch_size: float, base_batch_size: float = 1.0
     ) -> float:
-        """How many times as much memory a task needs with `batch_size` as with `base_batch_size`; in proportion to
-        them, where fewer than 5 runs of its kind with their `batch_size` are known. Raises BadValue."""
+        """Return how many times as much memory a task needs with `batch_size` as with `base_batch_size`; in proportion
+        to them, if fewer than 5 runs of its kind with their `batch_size` are known. Raises BadValue."""
         batch_size, base_batch_size = _size(batch_size), _size(base_batch_size)
         found = await self._ask({**_mapping("task", task), "batch_size": batch_size})
         slope = found.slopes.get("batch_size")

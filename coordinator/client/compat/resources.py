@@ -44,10 +44,10 @@ SCALE_UP, SCALE_DOWN, NO_ACTION = "scale_up", "scale_down", "none"
 
 @dataclass(frozen=True)
 class ScalingDecision:
-    """What the grid's plan says now. `action`: `scale_up`, `scale_down` or `none`; `count` of machines. To create:
-    `resource_requirements` of each (by the names that `create_worker` takes), its `worker_type` (as its pool names the
-    type; else `gpu` or `cpu`), `pool` and `provider`. To end: `worker_ids`, with the `pool` and `provider` of all of
-    them. `reasons`: of all that the plan does, and then of what it does not do."""
+    """The grid's present plan for machines. `action`: `scale_up`, `scale_down` or `none`; `count` of machines. To
+    create: `resource_requirements` of each (by the names that `create_worker` takes), its `worker_type` (as its pool
+    names the type; else `gpu` or `cpu`), `pool` and `provider`. To end: `worker_ids`, with the `pool` and `provider` of
+    all of them. `reasons`: first for the planned actions, then for those that are not planned."""
 
     action: str
     count: int = 0
@@ -84,9 +84,9 @@ class DynamicResourceManager(Connected):
         return True
 
     async def update_worker_resources(self, worker_id: str, resources: Mapping[str, Any]) -> bool:
-        """Say what is available of a worker that was registered: of each kind the `available_…` amount, or, without
-        one, the whole; of a kind that is not named as much as before. Reservations stay, and count into what is used of
-        it. Raises as `register_worker`."""
+        """Set the available resources of a registered worker: of each kind the `available_…` amount, or, without one,
+        the whole; a kind that is not named stays as it was. Reservations stay, and count as used. Raises as
+        `register_worker`."""
         found = _told(resources)
         kept = [kind for kind in ResourceType if kind not in found.named]
         await self._declare(worker_id, found.whole, found.free, known=True, kept=kept)
@@ -104,8 +104,8 @@ class DynamicResourceManager(Connected):
             raise
 
     async def evaluate_scaling(self) -> ScalingDecision:
-        """What the plan of now does first: the machines of one type that it creates, else those of one pool that it
-        ends. With `scaling.mode: act` the grid does it itself. For operators."""
+        """Return the first part of the present plan: the machines of one type that it creates, else those of one pool
+        that it ends. With `scaling.mode: act` the grid executes it itself. For operators."""
         await self.initialize()
         status = await self.client.scaling()
         plan = status.plan
@@ -163,7 +163,8 @@ class DynamicResourceManager(Connected):
         return verdict is not None and verdict.ok
 
     async def calculate_task_worker_fitness(self, worker_id: str, resource_requirements: Mapping[str, Any]) -> float:
-        """How well the worker suits such a task, by the grid's strategy: from 0 (it could not start there now) to 1."""
+        """Return how well the worker suits such a task, by the grid's strategy: from 0 (it could not start there now)
+        to 1."""
         verdict = await self._verdict(worker_id, resource_requirements)
         return verdict.confidence if verdict is not None and verdict.ok else 0.0
 
@@ -184,7 +185,8 @@ class DynamicResourceManager(Connected):
 
 
 def requirements(needs: Mapping[str, Any]) -> tuple[Resources, int]:
-    """What is required, and the free memory of each GPU in bytes. What needs no cores gets one. Raises BadValue."""
+    """Return the required resources, and the free memory of each GPU in bytes. A task that needs no cores gets one.
+    Raises BadValue."""
     found = {"cpu": 0, "memory": 0, "gpu": 0, "gpu_memory": 0}
     given: dict[str, str] = {}
     for name, value in _flat(needs):
@@ -206,8 +208,8 @@ def requirements(needs: Mapping[str, Any]) -> tuple[Resources, int]:
 
 
 class Capacities(NamedTuple):
-    """What a worker has, what of that is available, the memory of each of its GPUs in bytes, and the kinds that it
-    named."""
+    """The resources of a worker, the available part of them, the memory of each of its GPUs in bytes, and the kinds
+    that it named."""
 
     whole: Resources
     free: Resources
@@ -226,7 +228,7 @@ _BESIDE = ("physical_cores", "available_memory_mb", "hostname", "platform", "pyt
 
 
 def capacities(resources: Mapping[str, Any]) -> Capacities:
-    """What a worker reports of itself: in parts (`{"cpu": {"cores": 8, "available_cores": 6.5}, "memory": {…}, "gpu":
+    """Parse the report of a worker: in parts (`{"cpu": {"cores": 8, "available_cores": 6.5}, "memory": {…}, "gpu":
     {…}}`) or flat (`{"cpu_cores": 8, "memory_mb": 16384}`). Raises BadValue."""
     found = _told(resources)
     if not found.whole:
@@ -235,7 +237,7 @@ def capacities(resources: Mapping[str, Any]) -> Capacities:
 
 
 def _told(resources: Mapping[str, Any]) -> Capacities:
-    """The same of any report, such as one of a worker that is busy. Raises BadValue."""
+    """Parse a report, also one of a worker that is busy. Raises BadValue."""
     said = dict(_flat(resources))
     known = {
         *_BESIDE,

@@ -72,8 +72,9 @@ class ResourceSharingManager(Connected):
         return await borrowed(self.client, asking, _HELD, "hold", log)
 
     async def release_resource(self, allocation_id: str | None) -> bool:
-        """Give back what was borrowed, by its id or name in full. True once that is on the coordinator's disk; False if
-        it has ended or is unknown, which the log says. Raises BadValue for what is neither a boost nor a hold."""
+        """Give back a borrowed resource by the full id or name of its allocation. True once that is on the
+        coordinator's disk; False if it has ended or is unknown, which the log says. Raises BadValue if it is neither a
+        boost nor a hold."""
         await self.initialize()
         return await given_back(self.client, allocation_id, "neither a boost nor a hold", _is_borrowed, log)
 
@@ -105,7 +106,7 @@ def amount_of(kind: ResourceType | str, amount: float | int | str) -> Resources:
 
 
 def _seconds(minutes: float | None, duration: float | str | None) -> float | None:
-    """What was given as minutes, or as a duration; None: neither. Raises BadValue."""
+    """Convert a number of minutes, or a duration, to seconds; None: neither was given. Raises BadValue."""
     if minutes is not None and duration is not None:
         raise BadValue("duration_minutes and duration are two durations", hint="give one of them")
     if isinstance(duration, str):

@@ -331,8 +331,8 @@ def mismatched(state: GridState, event: MachineMismatched) -> None:
 
 
 def begins(machine: Machine, now: float) -> dict[str, float]:
-    """Return the new `born` and `ends_by` of a machine whose life begins now, after it waited in the queue of its
-    provider."""
+    """Return the new `born` and `ends_by` of a machine whose life is counted from now, since it was queued at its
+    provider until now and may still be."""
     return {"born": now, "ends_by": now + machine.ends_by - (machine.born or machine.wanted)}
 
 
