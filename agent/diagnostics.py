@@ -49,8 +49,8 @@ def is_node(state_dir: Path) -> bool:
 
 
 class Running(NamedTuple):
-    """What the agent that runs here says: what enforces each limit, and what proves that nothing of a job is alive. Who
-    asks for the checks is in another control group than it. Empty: none runs, or it does not say."""
+    """What the running agent of this machine reports: what enforces each limit, and what proves that nothing of a job
+    is alive. The checks themselves run in another control group. Empty: no agent runs, or it does not report it."""
 
     limits: Mapping[str, str] = MappingProxyType({})
     ends: str = ""
@@ -60,7 +60,7 @@ UNKNOWN = Running()
 
 
 def run_checks(asked: WallSettings, backend: str, cgroup: str, running: Running = UNKNOWN) -> Iterator[Finding]:
-    """All checks, one by one, since some take a while."""
+    """Run all checks, and yield the findings one by one, since some take a while."""
     state_dir = asked.state_dir
     here = is_node(state_dir)
     if here:
@@ -117,14 +117,14 @@ def walls(asked: WallSettings) -> Finding:
 
 
 def root_jobs(asked: WallSettings) -> Iterator[Finding]:
-    """That everyone's jobs run as root here, if they do."""
+    """Report if jobs of all users run as root here."""
     with contextlib.suppress(GridError):  # `walls` reports it
         if os.geteuid() == asked.state_dir.stat().st_uid and runs_all_as_root(asked, choose_walls(asked)[0]):
             yield Finding("root", Level.WARNING, ROOT_JOBS, "the agent is root, and so are they", NOT_AS_ROOT)
 
 
 def hidden_jobs(asked: WallSettings) -> Iterator[Finding]:
-    """That the agent cannot see the processes of its jobs, if so."""
+    """Report if the agent cannot see the processes of its jobs."""
     with contextlib.suppress(GridError):  # `walls` reports it
         if os.geteuid() == asked.state_dir.stat().st_uid and (found := why_hidden(choose_walls(asked)[0])):
             why, _, remedy = found.partition("; ")
@@ -132,7 +132,7 @@ def hidden_jobs(asked: WallSettings) -> Iterator[Finding]:
 
 
 def _ends(asked: WallSettings, cgroup: str, said: str) -> Finding:
-    """What proves to this node that nothing of a job is alive."""
+    """Report what proves to this node that nothing of a job is alive."""
     try:
         found, _ = choose_walls(asked)
     except GridError as error:
@@ -189,7 +189,7 @@ _KEPT = 9  # where an intent has what is kept of its launch
 
 
 def check_state(state_dir: Path) -> list[StateFinding]:
-    """All problems of an agent's state directory. Raises GridError if there is none."""
+    """Return all problems of an agent's state directory. Raises GridError if there is no state directory."""
     allocs, journal = state_dir / "allocs", state_dir / "journal"
     if not journal.is_file() and not allocs.is_dir():
         raise GridError(

@@ -150,7 +150,7 @@ def agent_status(state_dir: Path) -> dict[str, Any] | None:
 
 
 def descendants(of: int) -> list[int]:
-    """All processes below this one."""
+    """Return all processes below this one."""
     found: list[int] = []
     waiting = [of]
     while waiting:
@@ -335,7 +335,7 @@ class Running:
         return said.returncode == 0
 
     def _reap(self) -> None:
-        """Reap what has ended and nobody else waits for."""
+        """Reap children that have ended and that no other part waits for."""
         for pid in {pid for pid in descendants(os.getpid())} - (
             {self._agent.pid} if self._agent is not None else set()
         ):

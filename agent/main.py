@@ -77,7 +77,7 @@ ANOTHER = "use that one, stop it first, or give this one another --state-dir and
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """How to run the agent of node `name`: as configured; joining a grid may have set its `coordinator` and
+    """The settings of the agent of node `name`: as configured; joining a grid may have set its `coordinator` and
     `labels`."""
 
     config: ClusterConfig
@@ -139,9 +139,9 @@ def main(settings: AgentSettings) -> int:
 
 
 def detect(settings: AgentSettings) -> tuple[NodeFacts, Sample, Offer, dict[str, str]]:
-    """The machine's facts, its present use, what an agent with these settings would offer and why not more; and by
-    controller why a job's limits cannot be enforced by cgroups. Needs neither a coordinator nor a state directory.
-    Raises GridError."""
+    """Return the machine's facts, its present use, the offer of an agent with these settings with the reasons why it is
+    no larger, and by controller why a job's limits cannot be enforced by cgroups. Needs neither a coordinator nor a
+    state directory. Raises GridError."""
     probe = _probe(settings, tuple, settings.state_dir if settings.state_dir.exists() else Path("/"))
     effective = settings.effective()
     limits = effective.limits
@@ -181,7 +181,8 @@ def _walled(settings: AgentSettings) -> Walled:
 
 
 def _identity(state_dir: Path) -> tuple[int, str]:
-    """This start's incarnation, one more than the last, and the node's instance, which is constant. Raises OSError."""
+    """Return this start's incarnation, one more than the last, and the node's instance, which is constant. Raises
+    OSError."""
     incarnation = 1
     with contextlib.suppress(OSError, ValueError):
         incarnation = min(max(0, int((state_dir / "incarnation").read_text())), 1 << 52) + 1
@@ -317,7 +318,7 @@ def _take_leaf() -> None:
 
 
 def _ray_versions(named: str) -> tuple[str, str]:
-    """Versions of Ray and its Python for boosts; empty, without an error, if there is none."""
+    """Return the versions of Ray and its Python for boosts; empty, without an error, if there is none."""
     try:
         return raylet.versions(raylet.program(named))
     except GridError:
@@ -329,7 +330,8 @@ def _own(launcher: Launcher) -> Iterable[int]:
 
 
 def _adopt_orphans() -> None:
-    """If the supervisor is killed, its jobs become our children: recognised as ours, and reaped."""
+    """Become the subreaper: if the supervisor is killed, its jobs become children of this process, so that they are
+    recognised and reaped."""
     syscalls.become_subreaper()
 
     def reap(*_: object) -> None:

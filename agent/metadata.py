@@ -75,8 +75,8 @@ class Metadata:
     # --- HTTP ---------------------------------------------------------------------------------------------------------
 
     def _aws(self, path: str) -> str | None:
-        """The text at this path, by IMDSv2, with a token that is renewed when it is refused. None: nothing is there, or
-        there is no answer."""
+        """Return the text at this path, by IMDSv2, with a token that is renewed when it is refused. None: there is no
+        text, or no answer."""
         for _ in range(2):
             if not self._token:
                 ttl = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)}

@@ -103,14 +103,14 @@ class OwnerControl:
                 self._end(key, why, Stop(allocation=key, grace=-1.0, cause=Cause.RECALLED, text=why), closing=True)
 
     def withdraw(self, why_not: Callable[[str, Grant, str], str]) -> None:
-        """Take back the successors that wait for what the node does not lend now: `why_not` says that of one, its grant
-        and who holds that. One that has started meanwhile runs on."""
+        """Withdraw the successors that wait for resources that the node does not lend now. `why_not` returns the reason
+        for one, its grant and the holder of that. One that has started meanwhile runs on."""
         for key, first in self._table.waiting().items():
             if why := why_not(key, self._table.entries[key].kept.grant, first):
                 self._withdraw(why, key)
 
     def _withdraw(self, why: str, whose: str) -> None:
-        """This one, or those that wait for what it holds."""
+        """Withdraw this successor, or those that wait for what it holds."""
         waiting = self._table.waiting()
         self._withdrawn &= waiting.keys()
         for key, first in waiting.items():

@@ -44,7 +44,7 @@ class Readers:
         self._launcher.read(*key, want.offset)
 
     def inventory(self, known: Iterable[Known]) -> tuple[Known, ...]:
-        """These, with why they wait for their reader."""
+        """Return these allocations, with why they wait for their reader."""
         return tuple(replace(one, awaits_reader=self._waiting.get(one.allocation, "")) for one in known)
 
     def _took(self, message: AwaitsReader) -> None:

@@ -86,9 +86,9 @@ class Renewal:
             self._answer.set_result(answer)
 
     async def revive(self, failed: bool = False) -> None:
-        """Renew an expired certificate, before connecting. `failed`: the last try to connect did, so one of the future
-        is renewed, too, if that can be done: the coordinator takes it only if its clock is ahead of ours. Raises
-        CannotConnect."""
+        """Renew an expired certificate, before connecting. `failed`: the last attempt to connect failed. Then a
+        certificate that is not valid yet is renewed, too, if possible: the coordinator accepts that only if its clock
+        is ahead. Raises CannotConnect."""
         if not self._url.startswith("wss:") or not has_identity(self._folder):
             return
         from distributed_grid.identity.enrollment import NotRenewed, has_expired, is_of_the_future, renew_expired

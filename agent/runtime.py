@@ -257,7 +257,7 @@ class Runtime:
             await asyncio.sleep(back_off(tries))
 
     async def _connection(self, failed: bool) -> None:
-        """One connection, from its hello to its end. `failed`: the last try to make one did."""
+        """Run one connection, from its hello to its end. `failed`: the last attempt to connect failed."""
         await self._renewal.revive(failed)
         place, hello = self._place, self._hello("agent")
         session = await dial(place.url, hello, boot_clock, self._dir / IDENTITY, place.trusts)

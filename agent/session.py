@@ -40,14 +40,14 @@ log = get_logger("agent")
 
 
 def back_off(tries: int) -> float:
-    """Seconds to wait after so many tries. Full jitter: agents that were disconnected together do not reconnect
-    together."""
+    """Return the seconds to wait after this many attempts. Full jitter: agents that were disconnected together do not
+    reconnect together."""
     most = min(BACK_OFF_MOST, BACK_OFF_LEAST * 2 ** min(tries, 10))
     return random.uniform(BACK_OFF_LEAST / 2, most)  # noqa: S311
 
 
 class CannotConnect(GridError):
-    """No connection can be made now; `final`: nor later."""
+    """No connection can be made now; `final`: nor at any later time."""
 
     def __init__(self, what: str, why: str = "", hint: str = "", final: bool = False) -> None:
         super().__init__(what, why, hint)

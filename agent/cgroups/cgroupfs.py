@@ -91,7 +91,7 @@ def gather(path: str, members: Callable[[], Iterable[int]], keep_affinity: bool)
 
 
 def members_below(path: str) -> set[int]:
-    """All processes in a group and its descendants. Exact only if nothing there can fork."""
+    """Return all processes in a group and its descendants. Exact only if nothing there can fork."""
     found: set[int] = set()
     for one in _subtree(path)[0]:
         found.update(map(int, read(f"{one}/cgroup.procs").split()))
@@ -162,9 +162,10 @@ def kill(place: Place, path: str, spare: frozenset[int], deadline: float) -> boo
     """Kill all in a group and its descendants, except these. True if nothing else is left by `deadline` (monotonic);
     else call again.
 
-    Version 2 does it by itself (`cgroup.kill`, Linux 5.14): no fork escapes. Else the group is frozen, so that the list
-    of its processes is complete, and each is killed by pidfd. Where that cannot be had nor forks be refused (`pids.max`
-    0, which the caller has set), a job that forks faster than it is killed stays: supervisor/rounds.py is for those.
+    Version 2 has a file for this (`cgroup.kill`, Linux 5.14): no fork escapes. Else the group is frozen, so that the
+    list of its processes is complete, and each is killed by pidfd. Without a pidfd, and if forks cannot be refused
+    (`pids.max` 0, which the caller has set), a job that forks faster than it is killed survives: supervisor/rounds.py
+    handles those.
     """
     if not os.path.isdir(path):
         return True

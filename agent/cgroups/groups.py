@@ -30,7 +30,7 @@ class Amounts(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """What the kernel refused a job, or took from it: OOM kills for its own memory limit, and failed forks."""
+    """The kernel's refusals to a job: OOM kills for its own memory limit, and failed forks."""
 
     oom_kills: int = 0
     forks: int = 0
@@ -95,10 +95,10 @@ class Cgroups:
         return self._home is not None
 
     def make(self, key: str, amounts: Amounts, guests: int = 0, at_home: bool = True) -> list[str]:
-        """Make all groups of a slot, or those that a job's limits need (not `at_home`); on a key that has some, change
-        these. Returns the files to which a single-threaded process writes `0` to enter, if possible without waiting for
-        the machine's forks. A controller that fails is not used any more. `guests`: processes of ours inside, which do
-        not count against the limit."""
+        """Make all groups of a slot, or those that a job's limits need (not `at_home`); for a key that has groups,
+        change these. Returns the files to which a single-threaded process writes `0` to enter, if possible without
+        waiting for the machine's forks. A controller that fails is not used any more. `guests`: processes of the agent
+        inside, which do not count against the limit."""
         entries = []
         if at_home and self._home is not None:
             try:
@@ -248,7 +248,7 @@ class Cgroups:
                 _write_weight(place, _path(place, key), nice - least)
 
     def refused(self, job: Job) -> Refused:
-        """What the kernel has refused it so far."""
+        """Return the kernel's refusals to a job so far."""
         kills = forks = 0
         if "memory" in job.confined and (place := self._places.get("memory")):
             file = "memory.events" if place.version == 2 else "memory.oom_control"
@@ -314,7 +314,7 @@ def _handed_on(place: Place) -> list[str]:
 
 
 def _write_weight(place: Place, path: str, nice: int) -> None:
-    """What a process of this niceness weighs (sched_prio_to_weight in the kernel)."""
+    """Set the CPU weight of a process of this niceness (sched_prio_to_weight in the kernel)."""
     with contextlib.suppress(OSError):
         if place.version == 2:
             fs.write(f"{path}/cpu.weight.nice", str(nice))
@@ -362,8 +362,8 @@ class SlotGroups:
     # --- a slot's life ------------------------------------------------------------------------------------------------
 
     def make(self, slot: str, processes: int) -> tuple[str, ...]:
-        """The files by which its spawner enters (Cgroups.make), with a limit of so many processes and threads beside
-        the spawner, if the kernel can count (0: none)."""
+        """Make the groups of a slot, with a limit of processes and threads beside the spawner, if the kernel can count
+        them (0: no limit). Returns the files by which its spawner enters, as Cgroups.make."""
         if not self._groups.has_home:
             return ()
         return tuple(self._groups.make(self.key(slot), Amounts(pids=processes + 1 if processes else 0)))
@@ -375,7 +375,7 @@ class SlotGroups:
             self.left(slot)
 
     def left(self, slot: str) -> None:
-        """Nothing of this slot is left, or will be in a moment: remove its groups at the next sweeps."""
+        """Remove the groups of a slot at the next sweeps: nothing of it is left, or will be in a moment."""
         self._groups.release(self.key(slot))
 
     def sweep(self) -> bool:
@@ -409,7 +409,7 @@ class SlotGroups:
         return self._groups.forks_refused(self.key(job.place.name)) - self._refused[job.id]
 
     def over(self, job: Job) -> None:
-        """Nothing of it is left."""
+        """Forget a job of which nothing is left."""
         self._refused.pop(job.id, None)
         if job.adopted and job.place is not None:
             self.left(job.place.name)

@@ -36,8 +36,8 @@ class Survey(NamedTuple):
 
 
 def survey(setting: str) -> Survey:
-    """What is usable with this setting: `auto` systemd's delegation, `none` nothing, else a path in each hierarchy.
-    Each is tested: a group is made, limited, entered by a process and removed."""
+    """Return the hierarchies that are usable with this setting: `auto` systemd's delegation, `none` nothing, else a
+    path in each hierarchy. Each is tested: a group is made, limited, entered by a process and removed."""
     found, missing = (_delegated() if setting == "auto" else _named(setting)) if setting != "none" else ({}, {})
     places: dict[str, Place] = {}
     for name in CONTROLLERS:
@@ -54,7 +54,7 @@ def survey(setting: str) -> Survey:
 
 
 def described(found: Survey) -> dict[str, str]:
-    """What enforces each limit: a version of cgroups, polling, or nothing."""
+    """Return what enforces each limit: a version of cgroups, polling, or nothing."""
     return {
         name: f"cgroup v{found.places[name].version}" if name in found.places else _INSTEAD[name]
         for name in CONTROLLERS
@@ -62,8 +62,8 @@ def described(found: Survey) -> dict[str, str]:
 
 
 def home(setting: str) -> Place | None:
-    """Where each job can have a group that lists its processes, with this setting: version 2, with or without
-    controllers; else a hierarchy of version 1. Tested as the controllers are."""
+    """Return where each job can have a group that lists its processes, with this setting: version 2, with or without
+    controllers; else a hierarchy of version 1; None: nowhere. Tested as the controllers are."""
     for place in _homes(setting):
         try:
             _try("", place)
@@ -74,7 +74,8 @@ def home(setting: str) -> Place | None:
 
 
 def freezer(setting: str) -> Place | None:
-    """Where jobs can be frozen as a group, with this setting: any group of version 2, or the freezer of version 1."""
+    """Return where jobs can be frozen as a group, with this setting: any group of version 2, or the freezer of version
+    1; None: nowhere."""
     for place in _homes(setting):
         if place.version == 2 or os.path.exists(f"{place.path}/freezer.state"):
             return place
@@ -82,7 +83,7 @@ def freezer(setting: str) -> Place | None:
 
 
 def _homes(setting: str) -> list[Place]:
-    """Where groups of jobs can be made, best first."""
+    """Return the places where groups of jobs can be made, best first."""
     if setting == "none":
         return []
     mounts = mounted()
@@ -178,7 +179,7 @@ def own_groups() -> dict[str, str]:
 
 
 def is_given(path: str) -> bool:
-    """Whether this group is ours to divide: marked by systemd, or writable for a non-root user."""
+    """Whether the agent may divide this group: marked by systemd, or writable for a non-root user."""
     return is_marked(path) or (os.geteuid() != 0 and os.access(f"{path}/cgroup.procs", os.W_OK))
 
 
@@ -212,7 +213,7 @@ def _try(name: str, place: Place) -> None:
 
 
 def _inherit(path: str) -> None:
-    """A new cpuset of version 1 has neither cores nor memory nodes: copy those of its parent."""
+    """Copy the cores and memory nodes of its parent to a new cpuset of version 1, which has none."""
     for name in ("cpuset.mems", "cpuset.cpus"):
         if not read(f"{path}/{name}").strip():
             write(f"{path}/{name}", read(f"{os.path.dirname(path)}/{name}").strip())

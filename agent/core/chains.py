@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 
 class Chains:
-    """The live allocations of all chains. A chain has the id of the allocation that began it, also once that is over;
-    one that is no successor is a chain of its own."""
+    """The live allocations of all chains. A chain has the id of the allocation that began it, also once that has ended;
+    an allocation that is no successor is a chain of its own."""
 
     def __init__(self) -> None:
         self._members: dict[str, list[str]] = {}
@@ -27,8 +27,8 @@ class Chains:
         self._members.setdefault(chain, []).append(key)
 
     def leave(self, key: str) -> str:
-        """Remove an allocation: it is over, or never will be. Returns the allocation that is now the head in its
-        place; empty: there is none, or it was not the head. No effect on one that is in no chain."""
+        """Remove an allocation that has ended, or will never run. Returns the allocation that is now the head in its
+        place; empty: there is none, or it was not the head. No effect on an allocation that is in no chain."""
         if (chain := self._chain.pop(key, "")) == "":
             return ""
         members = self._members[chain]
@@ -61,7 +61,7 @@ class Chains:
         return tuple(self._members.get(chain, ()))
 
     def successors(self) -> Iterator[tuple[str, str]]:
-        """All successors that wait, each with the first of its chain."""
+        """Yield all waiting successors, each with the head of its chain."""
         for first, *others in self._members.values():
             for key in others:
                 yield key, first

@@ -26,8 +26,8 @@ class Prepare(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Hand it to the launcher; its lease, if any, counts from `leased_from`. `chain`: it waits until all earlier
-    members of this chain have ended; empty: it is the head of its own."""
+    """Hand an allocation to the launcher; its lease, if any, counts from `leased_from`. `chain`: it waits until all
+    earlier members of this chain have ended; empty: it is the head of its own."""
 
     launch: Launch
     leased_from: float = 0.0
@@ -35,19 +35,19 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Kill(msgspec.Struct, frozen=True):
-    """Have the launcher end it, and cancel its preparation."""
+    """Have the launcher end an allocation, and cancel its preparation."""
 
     stop: Stop
 
 
 class Withdraw(msgspec.Struct, frozen=True):
-    """Have the launcher end it, unless it has started there."""
+    """Have the launcher end an allocation, unless it has started there."""
 
     stop: Stop
 
 
 class SendSignal(msgspec.Struct, frozen=True):
-    """Have the launcher signal it."""
+    """Have the launcher send a signal to an allocation."""
 
     allocation: str
     signal: int
@@ -67,14 +67,14 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class SetLimit(msgspec.Struct, frozen=True):
-    """Have the launcher set its time limit, in seconds from its start."""
+    """Have the launcher set the time limit of an allocation, in seconds from its start."""
 
     allocation: str
     limit: float
 
 
 class SetNiceness(msgspec.Struct, frozen=True):
-    """Have the launcher give it the weight of jobs: it was started with a normal one."""
+    """Have the launcher give an allocation the weight of jobs: it was started with a normal one."""
 
     allocation: str
 

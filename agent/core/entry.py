@@ -20,11 +20,11 @@ class Preparing(msgspec.Struct, frozen=True):
 
 
 class Starting(msgspec.Struct, frozen=True):
-    """It was handed to the launcher."""
+    """The allocation was handed to the launcher."""
 
 
 class Running(msgspec.Struct, frozen=True):
-    """Its command runs since `began`; `pid` (0: unknown) is its first process."""
+    """The command runs since `began`; `pid` (0: unknown) is its first process."""
 
     began: float
     pid: int = 0
@@ -32,7 +32,7 @@ class Running(msgspec.Struct, frozen=True):
 
 
 class Stopping(msgspec.Struct, frozen=True):
-    """It was told to end; `began` is 0 if it is not known to have run."""
+    """The allocation was told to end; `began` is 0 if it is not known to have run."""
 
     began: float = 0.0
     pid: int = 0
@@ -40,8 +40,8 @@ class Stopping(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """It has ended, and the coordinator has not acknowledged that. `walls`: those it ran behind, if its start was not
-    reported."""
+    """The allocation has ended, and the coordinator has not acknowledged that. `walls`: those it ran behind, if its
+    start was not reported."""
 
     outcome: Outcome
     walls: str = ""
@@ -67,7 +67,7 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def keep(launch: Launch, chain: str = "") -> Kept:
-    """What is kept of this launch, of an allocation in this chain (empty: of its own)."""
+    """Return the part of this launch that is kept, for an allocation in this chain (empty: a chain of its own)."""
     spec = launch.spec
     raylet = spec.boost is not None
     asked = launch.stamp, launch.lease, spec.grace, raylet, bool(spec.stdin), spec.workdir
@@ -93,7 +93,7 @@ class IllegalMove(Exception):
 
 @dataclass(slots=True)
 class Entry:
-    """One allocation: its stage, and what holds in every stage. A lease counts from `leased_from`, which each renewal
+    """One allocation: its stage, and the data of all stages. A lease counts from `leased_from`, which each renewal
     sets."""
 
     stage: Stage

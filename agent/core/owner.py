@@ -127,7 +127,7 @@ class Owner:
             case.since, case.seen, case.sign = now - lasted, now, Sign(why)
 
     def suspended(self, now: float) -> list[Suspended]:
-        """All jobs that are or were frozen."""
+        """Return all jobs that are or were frozen."""
         messages = []
         for key, case in self.cases.items():
             if case.frozen is not None:

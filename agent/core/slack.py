@@ -27,8 +27,8 @@ AGAIN = 5.0
 
 
 class SlackUser(msgspec.Struct, frozen=True):
-    """A job on cores of a `holder`, of which so many are left to that beside all such jobs (None: it holds nothing any
-    more); `pid` is the holder's first process (0: unknown)."""
+    """A job on cores of a `holder`. `left`: how many cores are left to the holder beside all such jobs (None: it holds
+    nothing any more); `pid` is the holder's first process (0: unknown)."""
 
     allocation: str
     holder: str

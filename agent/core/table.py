@@ -116,8 +116,9 @@ class Table:
         return self._grid, self._epoch, self._instance
 
     def lose(self, known: Collection[str] | None) -> None:
-        """The launcher lost its records, but for these (None: it did not): other allocations that it had and that are
-        not over are dropped, and never started here; nor is what is being prepared to follow them."""
+        """Handle the report that the launcher lost its records, except these (None: it did not). Other allocations that
+        it had and that have not ended are dropped, and never started here; so are successors of theirs that are being
+        prepared."""
         if known is None:
             return
         handed = [key for key, one in self.entries.items() if not isinstance(one.stage, Preparing | Ended)]
@@ -131,12 +132,12 @@ class Table:
     # --- queries ------------------------------------------------------------------------------------------------------
 
     def inventory(self, now: float) -> tuple[Known, ...]:
-        """All allocations. Ends are named without their outcomes, which are sent separately: together they could exceed
-        a frame."""
+        """Return all allocations. Ends come without their outcomes, which are sent separately: together they could
+        exceed a frame."""
         return tuple(self._known(key, entry, now) for key, entry in self.entries.items())
 
     def unacknowledged(self) -> list[Exited]:
-        """All ends that the coordinator has not acknowledged, in order of arrival."""
+        """Return all ends that the coordinator has not acknowledged, in order of arrival."""
         return [self._end_of(key, one) for key, one in self.entries.items() if one.over]
 
     def holdings(self) -> list[Holding]:
@@ -306,7 +307,7 @@ class Table:
         return [Kill(stop)]
 
     def _withdraw(self, stop: Stop) -> list[Command]:
-        """One that has started is left alone, and one that the launcher has may have."""
+        """Withdraw an allocation. One that has started goes on; for one that the launcher has, the launcher decides."""
         key = stop.allocation
         match self._stage(key):
             case Running() | Stopping():
@@ -335,8 +336,8 @@ class Table:
         return []  # it was stopped meanwhile
 
     def _hand_over(self, key: str) -> list[Command]:
-        """Those of its chain that are ready, in their order: the launcher keeps it. One whose turn it is to be prepared
-        is."""
+        """Hand the ready allocations of a chain to the launcher in their order, and prepare the next one if it is its
+        turn."""
         return self._hand_over_chain(self.chains.of(key)) if key in self.chains else []
 
     def _hand_over_chain(self, chain: str) -> list[Command]:
@@ -355,7 +356,7 @@ class Table:
         return commands
 
     def _stale(self, stale: Stale) -> list[Command]:
-        """Nothing of it ran, or ever will."""
+        """Handle a refused preparation: nothing of the allocation ran, or ever will."""
         match self.entries.get(stale.allocation):
             case Entry(stage=Preparing()):
                 chain = self.chains.of(stale.allocation)
@@ -386,7 +387,7 @@ class Table:
         return [Report(started)]
 
     def _exited(self, exited: Exited) -> list[Command]:
-        """From the launcher, or from a failed preparation."""
+        """Handle an end reported by the launcher, or by a failed preparation."""
         key = exited.allocation
         if key in self._over:
             return [Forget((key,))]  # the acknowledgement did not reach the supervisor
@@ -466,7 +467,8 @@ class Table:
         return "", ""
 
     def _free(self, key: str) -> Grant | None:
-        """It has gone: return what is free now. What its successor takes over is not."""
+        """Release the resources of an allocation that is gone. Returns what is free now; None: nothing, as a successor
+        takes it over."""
         successor = self.chains.leave(key)
         holding = self.held.remove(key)
         if successor:

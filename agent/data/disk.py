@@ -45,7 +45,7 @@ DAMAGED = 3
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is kept of ended jobs, at most: days, number of jobs, bytes on disk."""
+    """The most that is kept of ended jobs: days, number of jobs, bytes on disk."""
 
     days: float = 1.0
     jobs: int = 1000
@@ -61,9 +61,9 @@ class _Leftover(NamedTuple):
 
 
 class Retention:
-    """The folders below `allocs` in a state directory, and the working directories of these allocations (`slots` knows
-    where, `jobs` has access), beside which nothing stays but its own /tmp in a slot that is `private`. Ages count on
-    the boot clock, which nobody can set, from when this agent first saw that the job had ended; those of an earlier
+    """The folders below `allocs` in a state directory, and the working directories of these allocations (`slots` maps
+    them to slots, `jobs` has access); beside these, only its own /tmp remains in a slot that is `private`. Ages count
+    on the boot clock, which cannot be set, from when this agent first saw that the job had ended; those of an earlier
     agent count from the start."""
 
     def __init__(
@@ -99,8 +99,9 @@ class Retention:
             await asyncio.sleep(SWEEP_INTERVAL)
 
     async def sweep(self, live: Collection[str]) -> int:
-        """Remove what exceeds the bounds; the number of folders removed. Never one in `live`, which is read anew
-        throughout: all that runs or is not acknowledged. Raises OSError if the disk cannot be read."""
+        """Remove what exceeds the bounds; returns the number of removed folders. Allocations in `live`, all that run or
+        are not acknowledged, are never removed; it is read again throughout. Raises OSError if the disk cannot be
+        read."""
         # `live` is updated before a folder is made: a folder listed first and not in `live` then is of an ended job.
         names = await asyncio.to_thread(_names, self._allocs)
         over = names.difference(live)
@@ -124,8 +125,8 @@ class Retention:
         return [(name, self._slots.find(name).user) for name in ordered]
 
     def _measure(self, each: int) -> list[tuple[str, int]]:
-        """Bytes on disk of what is not measured yet, and `each` for each file, the oldest first, as far as one sweep's
-        time allows: what takes long does not hold up what is removed by age or count."""
+        """Return the bytes on disk of folders that are not measured yet, with `each` more for each file, the oldest
+        first, as far as the time of one sweep allows: a long measurement does not delay removal by age or count."""
         found = []
         end = time.monotonic() + MEASURING
         while self._unmeasured and time.monotonic() < end:
@@ -136,8 +137,8 @@ class Retention:
         return found
 
     def _excess(self) -> list[str]:
-        """What exceeds the bounds: what is too old, and then the oldest of the user with the most, by count and by
-        bytes."""
+        """Return the folders that exceed the bounds: those that are too old, and then the oldest of the user with the
+        most, by count and by bytes."""
         long_ago = self._clock() - self._bounds.days * _DAY
         gone = [name for name, left in self._over.items() if left.since <= long_ago]
         kept: dict[str, list[str]] = {}

@@ -76,24 +76,25 @@ class Inputs:
         self._inputs: dict[str, _Input] = {}
 
     def expect(self, allocation: str) -> None:
-        """This allocation takes input, from now on or from where an earlier agent was."""
+        """Note that an allocation takes input, from now on or from where an earlier agent was."""
         folder = workdir.allocation_path(self._dir, allocation)
         self._inputs.setdefault(allocation, _Input(folder, self._clock()))
 
     def resume(self, allocation: str) -> None:
-        """The same, for one that an earlier agent left running: if all of its input is there, its pipe is closed."""
+        """Expect input for an allocation that an earlier agent left running; if all of its input has come, its pipe is
+        closed."""
         self.expect(allocation)
         one = self._inputs[allocation]
         with contextlib.suppress(OSError):
             self._open(allocation, one)
 
     def ended(self, allocation: str) -> None:
-        """Nothing of the allocation is alive."""
+        """Forget an allocation of which nothing is alive."""
         if (one := self._inputs.pop(allocation, None)) is not None:
             self._finish(one)
 
     def reachable(self) -> None:
-        """Submitters can reach us again: patience begins anew."""
+        """Restart the patience with submitters, who can reach this agent again."""
         for one in self._inputs.values():
             one.heard = self._clock()
 
@@ -244,7 +245,7 @@ class Inputs:
         self._stop(Stop(allocation=allocation, grace=-1.0, cause=Cause.INPUT_LOST, text=text[:2000]))
 
     def _finish(self, one: _Input) -> None:
-        """It takes no more: close what is open, and tell who waits."""
+        """Close an input that takes no more, and answer those who wait for it."""
         one.over = True
         one.waiting.clear()
         if one.pipe >= 0:

@@ -106,8 +106,8 @@ class JobFiles:
             return 0  # it is gone, or will be
 
     def names(self, slot: str) -> list[str]:
-        """What lies in the slot's directory: working directories, and what jobs left beside them; of very much a part.
-        Raises GridError and OSError."""
+        """Return the entries of the slot's directory: working directories, and what jobs left beside them; if there are
+        very many, a part of them. Raises GridError and OSError."""
         with self._opened(slot) as above:
             found = names(above) if above is not None else self._with(slot, lambda files: files.names(self.root(slot)))
         return [os.fsdecode(name) for name in found]
@@ -159,8 +159,8 @@ class JobFiles:
         return self._state / "jobs" / slot
 
     def _with(self, slot: str, task: Callable[[Files], T]) -> T:
-        """Do this with a process of the slot; if one ends meanwhile, once more with a new one: it may have been killed
-        by who has its rights, or for memory."""
+        """Run a task with a process of the slot. If the process ends meanwhile, the task is run once more with a new
+        one: it may have been killed by a process with the same rights, or for memory."""
         ended = 0
         with self._lock:
             self._end_idle()

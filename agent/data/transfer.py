@@ -78,7 +78,7 @@ class Outputs:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def ended(self, allocation: str) -> None:
-        """Nothing of the allocation is alive: readers waiting for its output get the end."""
+        """Handle the end of an allocation of which nothing is alive: readers waiting for its output get the end."""
         if (watch := self._watches.get(allocation)) is not None:
             for event in watch.waiting:
                 event.set()
@@ -154,7 +154,7 @@ class Outputs:
 
 
 def _piece(want: WantOutput, folder: Path, over: bool) -> Output | None:
-    """The file's bytes from the wanted offset on; None if there are none and more may come."""
+    """Return the file's bytes from the wanted offset on; None if there are none and more may come."""
     try:
         above = beneath.open_root(folder)
     except OSError:
@@ -196,7 +196,7 @@ def _read_around_gap(fd: int, above: int, stream: str, offset: int, size: int) -
 
 
 def _gap(above: int, stream: str, size: int) -> tuple[int, int]:
-    """The part missing in the middle of an output, as the supervisor noted it; (0, 0) if there is none."""
+    """Return the part missing in the middle of an output, as the supervisor noted it; (0, 0) if there is none."""
     try:
         start, end = map(int, beneath.read_whole(above, f"{stream}.gap", _NOTE_BYTES).split())
     except (OSError, ValueError):
@@ -249,7 +249,8 @@ class DataConnection:
         self._throttle = Throttle()
 
     async def begin(self, session_id: str) -> None:
-        """A new control connection has this session (empty: there is none): close what belonged to the one before."""
+        """Close what belonged to the earlier control connection, as the new one has this session (empty: there is
+        none)."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
@@ -345,7 +346,7 @@ class DataConnection:
                 session.send(await self._guard(want.id, FileData, self._read(want)))
 
     async def _guard(self, number: int, kind: type[Any], answer: "Coroutine[Any, Any, Any]") -> Any:
-        """The answer, or why there is none."""
+        """Return the answer, or why there is none."""
         try:
             return await answer
         except GridError as error:

@@ -32,7 +32,7 @@ class GpuBackend(Protocol):
         """The GPUs; read once."""
 
     def sample(self, own: set[int]) -> tuple[GpuSample, ...]:
-        """One measurement of each GPU of `facts`; processes in `own` are the grid's. Never raises."""
+        """Measure each GPU of `facts`; processes in `own` are the grid's. Never raises."""
 
     def environment(self, uuids: Sequence[str]) -> dict[str, str]:
         """The variables by which a program sees these GPUs and no others."""
@@ -58,13 +58,13 @@ class NoGpus:
         return ()
 
     def environment(self, uuids: Sequence[str]) -> dict[str, str]:
-        """That a program sees none."""
+        """Return variables by which a program sees no GPU."""
         return cuda(uuids)
 
 
 class Processes:
-    """Separates the grid's processes on a GPU from others'. A process of ours that has just ended is in no tree of ours
-    while the driver still lists it; it stays ours until it is gone from the list."""
+    """Separates the grid's processes on a GPU from others'. A process of the grid that has just ended is in no process
+    tree any more while the driver still lists it; it counts as the grid's until it is gone from the list."""
 
     def __init__(self) -> None:
         self._ours: dict[str, set[int]] = {}

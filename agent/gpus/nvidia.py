@@ -156,7 +156,7 @@ class NvmlBackend:
         return int(memory.total), int(memory.used)
 
     def _classify(self, uuid: str, handle: Any, own: set[int]) -> tuple[GpuProcess, ...]:
-        """All processes on a GPU, and of others that only draw how much of it they use."""
+        """Return all processes on a GPU; foreign processes that only draw come with their use of it."""
         nvml = self._nvml
         computing = self._list(handle, nvml.nvmlDeviceGetComputeRunningProcesses)
         drawing = self._list(handle, nvml.nvmlDeviceGetGraphicsRunningProcesses)
@@ -176,8 +176,9 @@ class NvmlBackend:
             return []  # judged by memory and utilisation alone then
 
     def _use_by_process(self, handle: Any) -> dict[int, float] | None:
-        """What processes used lately of a GPU's time, in percent, by pid: of its cores, or of its video units if that
-        is more. Those that used none are not told. None: the driver does not tell it at all, as of MIG instances."""
+        """Return the processes' recent use of a GPU's time, in percent, by pid: of its cores, or of its video units if
+        that is more. Processes without use are missing. None: the driver does not report it at all, as for MIG
+        instances."""
         nvml = self._nvml
         used: dict[int, float] = {}
         try:

@@ -133,7 +133,7 @@ _SYSCTLS = (
 
 
 class WallSettings(NamedTuple):
-    """What the configuration says: `walls` as in agent.walls; `owners` is empty where it names none."""
+    """The configuration of walls: `walls` as in agent.walls; `owners` is empty if none are configured."""
 
     state_dir: Path
     run_as: str = AGENT
@@ -240,8 +240,8 @@ def why_hidden(built: Walls) -> str:
 
 
 def end_proof(walls: str, run_as: str, grouped: bool) -> str:
-    """What proves to a node that no process of a job is alive: its own `user id` or `pid namespace`, else the `control
-    group` of its slot, else `descent`: processes below its spawner are searched for and killed in rounds."""
+    """Return what proves to a node that no process of a job is alive: its own `user id` or `pid namespace`, else the
+    `control group` of its slot, else `descent`: processes below its spawner are searched for and killed in rounds."""
     if run_as == AGENT and walls == Walls.USER:
         return "user id"
     if walls == Walls.NAMESPACE:
@@ -250,7 +250,7 @@ def end_proof(walls: str, run_as: str, grouped: bool) -> str:
 
 
 def default_owners() -> tuple[str, ...]:
-    """The owners where none are configured: the user that the agent runs as, and the one who called sudo."""
+    """Return the owners if none are configured: the user that the agent runs as, and the one who called sudo."""
     names = [os.environ.get("SUDO_USER", "")]
     with contextlib.suppress(KeyError, OSError):
         names.append(getpass.getuser())
@@ -265,7 +265,7 @@ def are_weak(walls: Walls) -> bool:
 
 
 def walls_remedy(sysctl: Path = SYSCTL) -> str:
-    """How to get stronger walls on this machine: a service installed by root, or kernel settings."""
+    """Describe how to get stronger walls on this machine: a service installed by root, or kernel settings."""
     install = "sudo grid agent install, for walls user"
     closed = [f"{name.replace('/', '.')}={new}" for name, off, new in _SYSCTLS if _read(sysctl / name) == off]
     return f"{install}; sudo sysctl {' '.join(closed)}, for walls namespace" if closed else install

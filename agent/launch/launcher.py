@@ -175,12 +175,13 @@ class Launcher:
         account: Account | None = None,
         chain: str = "",
     ) -> None:
-        """Start the job in this working directory (None: one of its own) with this environment, behind our walls or as
-        the user of `account`. Its folder exists. Reported: Started, or Exited if it failed. A known allocation is
+        """Start the job in this working directory (None: one of its own) with this environment, behind the node's walls
+        or as the user of `account`. Its folder exists. Reported: Started, or Exited if it failed. A known allocation is
         reported as it is, and not started again.
 
         A leased one is ended `launch.lease` seconds after `lease_from` or the latest renewal (seconds since boot); if
-        that has passed, it is not started. A successor, of this `chain`, starts when nothing of its chain is alive."""
+        that has passed, it is not started. A successor, of this `chain`, starts when nothing of its chain is alive.
+        """
         kept = self.kept[launch.allocation] = keep(launch, chain)
         slot = self._slot_order(launch, account)
         if filled := self._filled.pop(launch.allocation, ""):
@@ -189,7 +190,7 @@ class Launcher:
 
     async def reserve(self, launch: Launch, account: Account | None = None) -> str:
         """Reserve a slot for this launch and return it; the working directory is to be made there before the launch,
-        which is withdrawn if the slot is gone by then. Repeated calls return the same one as long as it is there. Waits
+        which is withdrawn if the slot is gone by then. Repeated calls return the same one as long as it exists. Waits
         for a supervisor as long as there is none. Raises GridError if no slot can be had."""
         key, slot = launch.allocation, ""
         with contextlib.suppress(TimeoutError):
@@ -211,7 +212,7 @@ class Launcher:
         self._send({"op": "reserve", "id": launch.allocation, **self._slot_order(launch, account)})
 
     def unreserve(self, allocation: str) -> None:
-        """What was announced or reserved is not launched."""
+        """Release the slot of an announced or reserved launch that is not launched."""
         self._filled.pop(allocation, None)
         self._send({"op": "unreserve", "id": allocation})
 
@@ -266,7 +267,8 @@ class Launcher:
         self._send({"op": "signal", "id": allocation, "signal": signum})
 
     def end_input(self, allocation: str) -> None:
-        """All of its standard input is in its pipe: it ends there. Said again to the next supervisor."""
+        """Note that all of an allocation's standard input is in its pipe: it ends there. Repeated to the next
+        supervisor."""
         self._whole.add(allocation)
         self._send({"op": "end-input", "id": allocation})
 
@@ -275,7 +277,7 @@ class Launcher:
         self._ask({"op": "limit", "id": allocation, "limit": seconds})
 
     def renice(self, allocation: str) -> None:
-        """It was started with a normal weight, and has that of jobs from now on."""
+        """Give an allocation that was started with a normal weight the weight of jobs."""
         self._ask({"op": "renice", "id": allocation})
 
     def freeze(self, allocation: str, why: str, seconds: float) -> None:
@@ -467,7 +469,7 @@ class Launcher:
 
     def _renew_supervisor(self) -> None:
         """Ask a supervisor of another release, with other walls, or with nameless jobs to exit when its jobs are over;
-        the next one is ours."""
+        this agent starts the next one."""
         other = self.supervisor_software not in ("", __version__) or bool(self.nameless or self.other_walls)
         if other and not self.pids and not self._unanswered:
             self._send({"op": "leave"})

@@ -382,8 +382,8 @@ def prepare(
     account: Account | None,
     walled: WalledFolder | None = None,
 ) -> Lease:
-    """Check that it can join, and make what it needs for this user (None: ours), or in `walled`. Takes up to seconds.
-    Raises GridError."""
+    """Check that a raylet can join, and make what it needs for this user (None: the agent's), or in `walled`. Takes up
+    to seconds. Raises GridError."""
     ray = program(settings.program)
     check_versions(boost, *versions(ray), node)
     address = own_address(boost.address)
@@ -460,15 +460,15 @@ def for_ray(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def folder(allocation: str) -> Path:
-    """Where Ray keeps its sockets and logs: in XDG_RUNTIME_DIR, or in /tmp where a socket's path would be too long, and
-    where that directory is not this user's: systemd removes it with the user's last session, and `su` without `-` keeps
+    """Return where Ray keeps its sockets and logs: in XDG_RUNTIME_DIR; or in /tmp if a socket's path would be too long,
+    or if that directory is not this user's: systemd removes it with the user's last session, and `su` without `-` keeps
     the caller's."""
     in_runtime, in_temporary = _folders(allocation)
     return in_runtime if in_runtime and _is_ours(in_runtime.parents[1]) else in_temporary
 
 
 def _folders(allocation: str) -> tuple[Path | None, Path]:
-    """Where it may be: in XDG_RUNTIME_DIR (None: not there), and in /tmp."""
+    """Return where its folder may be: in XDG_RUNTIME_DIR (None: not there), and in /tmp."""
     in_temporary = TEMPORARY / f"{TEMP}-{os.getuid()}" / allocation
     if own := xdg.named("XDG_RUNTIME_DIR"):
         path = Path(own, "grid-r", allocation)

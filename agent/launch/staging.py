@@ -80,8 +80,8 @@ class Staging:
         task.add_done_callback(lambda done: self._ended(launch.allocation, done))
 
     def order(self, launch: Launch) -> tuple[Launch, Path | None, dict[str, str], Account | None]:
-        """The launcher's arguments for a launch that is ready: its directory (None: one of its own), its environment,
-        and its account (None: the walls decide)."""
+        """Return the launcher's arguments for a launch that is ready: its directory (None: one of its own), its
+        environment, and its account (None: the walls decide)."""
         account = self.run_as.take(launch.allocation)
         directory = Path(launch.spec.workdir) if launch.spec.workdir else None
         gpus = self.shows([share.uuid for share in launch.grant.gpus])
@@ -93,7 +93,8 @@ class Staging:
         return launch, directory, environment, account
 
     def _base(self, launch: Launch, account: Account | None) -> dict[str, str]:
-        """What it inherits of our environment. Variables about a user come from its own user or its slot."""
+        """Return the variables that a job inherits from the agent's environment. Variables about a user come from the
+        job's user or its slot."""
         if account is not None:
             return self.environment | account.environment()
         if self.launcher.walls != enclosure.USER:

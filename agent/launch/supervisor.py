@@ -66,8 +66,8 @@ def start(
 
 
 def _before(walls: str) -> Callable[[], None] | None:
-    """What is done in the new process before it is the supervisor. Root has nothing to pass on or to give up; without
-    this, no copy of our memory map is made for that process."""
+    """Return the function that runs in the new process before it is the supervisor. None for root, which has nothing to
+    pass on or to give up: without a function the memory map is not copied for that process."""
     if os.geteuid() == 0:
         return None
     return forkserver.pass_on_privileges if walls == USER else forkserver.give_up_privileges

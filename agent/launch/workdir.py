@@ -109,8 +109,8 @@ class Folders:
                 self._move()
 
     def _judge(self, seconds: float) -> None:
-        """Look for another place where the last few took far longer than they did in the best one; and among the first
-        ones, so that there is a good one."""
+        """Look for another place if the last few folders took far longer than those in the best one; also among the
+        first ones, so that a good one is found."""
         self._taken.append(seconds)
         if len(self._taken) < _SAMPLES:
             return
@@ -166,7 +166,7 @@ def _spread(path: str) -> bool:
 
 @contextlib.contextmanager
 def opened(folder: str) -> Iterator[int]:
-    """A descriptor of a directory of ours, to open files in it. Raises OSError."""
+    """Open a directory of the agent, to open files in it; yields its descriptor. Raises OSError."""
     fd = beneath.open_root(folder)
     try:
         yield fd
@@ -188,8 +188,9 @@ def inherited(base: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
 def build_env(
     launch: Launch, node: str, directory: Path | None, base: Mapping[str, str], gpus: Mapping[str, str]
 ) -> dict[str, str]:
-    """The job's environment: `base` (inherited from the agent), the grid's variables, those that show its `gpus`, and
-    the job's own. For a job with a directory of its own (None) the supervisor adds the variables that name it."""
+    """Return the job's environment: `base` (inherited from the agent), the grid's variables, those that show its
+    `gpus`, and the job's own. For a job with a directory of its own (None) the supervisor adds the variables that name
+    it."""
     env = {"PATH": "/usr/local/bin:/usr/bin:/bin", **base}
     grant = launch.grant
     env |= {
@@ -212,8 +213,7 @@ _SPARE = 1000
 
 
 class Place(NamedTuple):
-    """Where the files of an allocation are: its slot, and the directory that was named for it, if one was; and whose
-    they are."""
+    """The place of an allocation's files: its slot, the directory that was named for it, if any, and their owner."""
 
     slot: str = ""
     user: str = ""

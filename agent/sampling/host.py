@@ -121,7 +121,7 @@ SYS = Path("/sys")
 
 
 def numa_nodes(cores: Iterable[int], root: Path = SYS) -> tuple[tuple[int, ...], ...]:
-    """These cores by NUMA node; () where the kernel does not tell, or not for all."""
+    """Return these cores by NUMA node; () if the kernel does not report it for all of them."""
     managed = set(cores)
     found: dict[int, tuple[int, ...]] = {}
     for folder in root.glob("devices/system/node/node[0-9]*"):
@@ -137,8 +137,8 @@ def numa_nodes(cores: Iterable[int], root: Path = SYS) -> tuple[tuple[int, ...],
 
 
 def smt_threads(cores: Iterable[int], root: Path = SYS) -> tuple[tuple[int, ...], ...]:
-    """Those of these cores that are hardware threads of one physical core, for each that has several; what the kernel
-    does not tell counts as a physical core of its own."""
+    """Return those of these cores that are hardware threads of one physical core, for each physical core with several;
+    a core that the kernel does not describe counts as a physical core of its own."""
     managed, found = set(cores), set[tuple[int, ...]]()
     for core in managed:
         try:

@@ -39,7 +39,7 @@ def pressure(own: Iterable[int], root: Path = ROOT) -> dict[str, float]:
 
 
 def foreign_groups(own: Iterable[int], root: Path = ROOT) -> Iterator[Path]:
-    """The topmost control groups without a process of ours."""
+    """Yield the topmost control groups without a process of the grid."""
     base = next((at for at in (root / "sys/fs/cgroup", root / "sys/fs/cgroup/unified") if _is_group(at)), None)
     if base is None:
         return
@@ -76,7 +76,7 @@ def _group_of(pid: int, root: Path) -> str:
 
 
 def _some(path: Path) -> float:
-    """`avg10` of the line `some`; 0 where there is none."""
+    """Return `avg10` of the line `some`; 0 if there is none."""
     try:
         text = path.read_text()
     except OSError:
@@ -115,7 +115,7 @@ class InputWatch:
         return now - self._at if self._at is not None else -1.0
 
     def _last_used(self) -> dict[str, float]:
-        """By terminal when it was last used, by the clock of the files."""
+        """Return when each terminal was last used, by the clock of the files."""
         found = {}
         for terminal in self._terminals():
             with suppress(OSError):

@@ -88,7 +88,7 @@ class Probe:
         """How long a measurement takes without its GPUs; the slowest of late counts."""
 
     def watch(self, limits: Limits) -> None:
-        """From now on read the signs of an active owner that these limits ask for."""
+        """Read the signs of an active owner that these limits need from now on."""
         self._pressure = limits.owner_pressure < OFF
         if not limits.owner_input:
             self._input = None
@@ -221,8 +221,8 @@ class Probe:
 
 
 def foreign_seconds(busy: dict[int, float], spent: Spent) -> dict[int, float]:
-    """Each core's busy seconds without the grid's own: those of a process are taken from the cores it may run on, the
-    most closely pinned first, in proportion to what is left there."""
+    """Return each core's busy seconds without the grid's own: those of a process are subtracted from the cores it may
+    run on, the most closely pinned first, in proportion to what is left there."""
     left = dict(busy)
     for cores, seconds in sorted(merged(spent), key=lambda one: len(one[0])):
         here = [core for core in cores if core in left]

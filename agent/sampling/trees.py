@@ -87,7 +87,7 @@ class Trees:
 
     @property
     def pids(self) -> set[int]:
-        """All processes of the grid at the last walk, siblings included."""
+        """Return all processes of the grid at the last walk, siblings included."""
         return set(self._seen)
 
     def memory(self) -> tuple[int, int]:

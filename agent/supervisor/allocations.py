@@ -35,11 +35,12 @@ class Released(NamedTuple, Generic[L]):
 
 
 class Syncs(Generic[L]):
-    """What waits for the disk. At most one sync is under way, and it covers what was written before it began. What
-    comes meanwhile waits for the next one, together. What is durable is released in the order in which it may be told:
-    ends, then starts, then launches.
+    """The records that wait for the disk. At most one sync is under way, and it covers what was written before it
+    began; what comes meanwhile waits for the next one, together. Durable records are released in the order in which
+    they may be reported: ends, then starts, then launches.
 
-    `over` are the jobs that ended and are not durable yet, in order. `under_way`: whether a sync is."""
+    `over` are the jobs that ended and are not durable yet, in order. `under_way`: whether a sync is.
+    """
 
     def __init__(self) -> None:
         self.over: list[Job] = []
@@ -60,7 +61,7 @@ class Syncs(Generic[L]):
 
     @property
     def mark(self) -> int:
-        """For `is_durable`: what is appended now."""
+        """Return a mark for `is_durable`: the records appended until now."""
         return self._begun
 
     def is_durable(self, mark: int) -> bool:
@@ -113,7 +114,8 @@ class Syncs(Generic[L]):
         self._release(len(self.over))
 
     def failed(self) -> None:
-        """Neither the sync under way nor a new journal has succeeded: ends wait on, and these launches do not start."""
+        """Handle that neither the sync under way nor a new journal has succeeded: ends keep waiting, and these launches
+        do not start."""
         self._released.refused.extend(self._take_launches())
 
     @property
@@ -122,7 +124,7 @@ class Syncs(Generic[L]):
         return any(self._released)
 
     def take_released(self) -> Released[L]:
-        """What is durable, or refused, since the last call."""
+        """Return what has become durable, or was refused, since the last call."""
         found, self._released = self._released, Released([], [], [], [])
         return found
 
@@ -143,8 +145,8 @@ class Syncs(Generic[L]):
 
 
 class Journaled(Protocol):
-    """All jobs, and what of them waits for the disk; `forgotten` are the ids of acknowledged ones; `unknown`: something
-    unrecorded may be alive."""
+    """All jobs, and those of their records that wait for the disk; `forgotten` are the ids of acknowledged ones;
+    `unknown`: something unrecorded may be alive."""
 
     jobs: dict[str, Job]
     forgotten: dict[str, None]
@@ -180,7 +182,8 @@ class ReportBatch:
         self._first = NEVER
 
     def due(self, waiting: bool, youngest: float, now: float) -> float:
-        """When what is `waiting` is due (NEVER: nothing is). `youngest` is when the last of the running jobs began."""
+        """Return when the `waiting` ends are due (NEVER: there are none). `youngest` is when the last of the running
+        jobs began."""
         if not waiting:
             self._first = NEVER
             return NEVER
@@ -188,7 +191,7 @@ class ReportBatch:
         return self._first + BATCH_SECONDS if now - youngest < RECENT_SECONDS else now
 
     def done(self) -> None:
-        """They are reported; those that come now wait anew."""
+        """Note that the ends are reported; later ones begin a new batch."""
         self._first = NEVER
 
 
@@ -299,7 +302,7 @@ class Allocations:
             self._journaled.journal.append("renewed", self._leases.renewed)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """These ends are acknowledged. No effect on live jobs."""
+        """Forget these ends, which the coordinator has acknowledged. No effect on live jobs."""
         journaled = self._journaled
         for key in keys:
             if key in journaled.jobs and journaled.jobs[key].over:
@@ -327,8 +330,8 @@ class Allocations:
         self.is_over(job, never_ran(cause, text))
 
     def is_over(self, job: Job, outcome: dict[str, Any]) -> None:
-        """Nothing of it is alive, or ever was. Reported once that is durable, by the sync that makes its successor's
-        intent durable, too."""
+        """Record the end of a job: nothing of it is alive, or ever was. It is reported once that is durable, by the
+        sync that also makes its successor's intent durable."""
         job.end(outcome)
         self._release(job)
         self._journaled.syncs.over.append(job)
@@ -377,7 +380,8 @@ class Allocations:
             self._tell({"op": "started", "id": job.id, "pid": job.pid, **_where(job)}, patient=True)
 
     def _was_over(self, key: str) -> None:
-        """Only a coordinator that has lost its end asks for it: it may have run, and how it ended is not known."""
+        """Refuse a launch of an allocation that has ended before, and was acknowledged. Only a coordinator that has
+        lost that end sends one: the allocation may have run, and how it ended is not known."""
         text = "it was over and acknowledged before; an allocation is never started twice"
         self._tell({"op": "exited", "id": key, "outcome": {"cause": "node-lost", "text": text}})
 
@@ -388,5 +392,5 @@ def chain_of(key: str, kept: dict[str, Any] | None) -> str:
 
 
 def _where(job: Job) -> dict[str, Any]:
-    """Where a job's processes are, for the agent."""
+    """Return the place of a job's processes, for the agent."""
     return {"slot": job.place.name, "walls": job.place.walls} if job.place is not None else {}

@@ -82,7 +82,7 @@ class Freezer:
 
     @property
     def due(self) -> float:
-        """When `look` has something to do, apart from checks of frozen jobs."""
+        """When `look` is to be called next, apart from checks of frozen jobs."""
         return self._stopper.due
 
     def restore(self, job: Job) -> None:
@@ -137,7 +137,7 @@ class Freezer:
         return gone
 
     def forget(self, job: Job) -> None:
-        """Nothing of it is left."""
+        """Forget a job of which nothing is left."""
         self.jobs.pop(job, None)
         self._stopper.forget(job)
 
@@ -249,13 +249,13 @@ class Endings:
             self.arm(job)
 
     def renice(self, job: Job) -> None:
-        """It gives up the weight of its start, if it has one to give up: Limits sees to its processes."""
+        """Give a job its later niceness, if it was started with a normal weight. Limits changes its processes."""
         if job.eager:
             job.renice()
             self._journal.append("renice", job.id)
 
     def thaw(self, job: Job, cause: str = OWNER) -> None:
-        """Let it and its clock continue, if it is frozen for this cause alone."""
+        """Let a job and its clock continue, if it is frozen for this cause alone."""
         if self._freezer.thaw(job, cause):
             self.arm(job)
 

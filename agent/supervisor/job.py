@@ -76,28 +76,29 @@ class Job:
     """An allocation from its intent to its end. `lease` and `since` are what Leases is told of it.
 
     `limits` is what it may take, as the agent said: `memory` bytes, `pids` processes and threads at once, `cpu`
-    thousandths of a core, and `signal` is sent to it `before` seconds ahead of its time limit; what is not there is not
+    thousandths of a core, and `signal` is sent to it `before` seconds ahead of its time limit; a missing one is not
     limited. `gently`: it is a raylet; `attached`: its submitter reads its output as it runs. `confined` names the
     controllers whose cgroup it is in. `nice` is its niceness: that of its start, and, if it is `eager`, `nice_later`
     once it is told to give way, or `nice_after` seconds after its start. `idle`: it runs on slack.
 
     `state` is changed by `move` alone. `pid` names its main process, 0 until it is spawned; `spawned` is the time
     before and after that in clock ticks, and `start` the process's own start time, known only where it was looked up.
-    `status` is that one's wait status, None while it lives, -1 if nobody knows it, and `recorded` whether the journal
-    has it, as is needed only where its spawner has no note of it any more. `cause` and `text` say who ends it,
-    empty if nobody does. `adopted`: it was spawned by a supervisor that is dead, and `pidfd` watches its main process,
-    which is not our child. `unsent`: that one never ordered a spawner to start it, or ours was killed before it did.
+    `status` is the wait status of that process, None while it lives, -1 if unknown, and `recorded` whether the journal
+    has it, which is needed only if its spawner has no note of it any more. `cause` and `text` say why it is ended,
+    empty if it is not. `adopted`: it was spawned by a supervisor that is dead, and `pidfd` watches its main process,
+    which is no child of this one. `unsent`: that supervisor never ordered a spawner to start it, or the spawner of this
+    one was killed before it did.
 
-    `kept` is what the agent has us keep of its launch, for the next agent; only its `chain` is looked at here, by
+    `kept` is the data of its launch that the supervisor keeps for the next agent; only its `chain` is used here, by
     Allocations.
 
     `intent_durable`: its intent is on disk; until then it does not start.
 
     `place` is where its processes are. `left`: its spawner says that something of it lives; `orphaned`: its spawner is
-    dead, and what lives of it became our child; `swept`: its spawner was told to end all of it; `slot_ended`:
-    all processes of its slot are being ended, its spawner too, which may take a moment; `grouped`: all was ended that
-    its control group named. `followed`: it is over, its successor is launched in its place, and (2) others wait behind
-    that.
+    dead, and what lives of it became a child of the supervisor; `swept`: its spawner was told to end all of it;
+    `slot_ended`: all processes of its slot are being ended, its spawner too, which may take a moment; `grouped`: all
+    was ended that its control group named. `followed`: it is over, its successor is launched in its place, and (2)
+    others wait behind that.
 
     `freezes` has since when it is frozen and why, by cause; `frozen_for` is how many seconds it was frozen for the
     owner before that.
@@ -181,11 +182,11 @@ class Job:
 
     @property
     def unasked(self) -> bool:
-        """Its main process may be alive, and it was not told to end."""
+        """Whether its main process may be alive, and it was not told to end."""
         return self.state in (JobState.INTENDED, JobState.RUNNING, JobState.FROZEN)
 
     def runs(self, pid: int) -> None:
-        """Its main process is known. A job that is to end continues ending."""
+        """Set its main process, which is known now. A job that is to end continues ending."""
         self.pid = pid
         if self.state is JobState.INTENDED:
             self.move(JobState.RUNNING)
@@ -201,18 +202,18 @@ class Job:
         return bool(self.nice_later) and not self.eager
 
     def renice(self) -> None:
-        """It has its later niceness from now on."""
+        """Set its niceness to the later one."""
         self.nice = self.nice_later
 
     def freeze(self, now: float, why: str, cause: str = OWNER) -> None:
-        """All of it is to be stopped, also or only for this cause."""
+        """Mark all of it as frozen, for this cause, possibly beside others."""
         if self.state is not JobState.FROZEN:
             self.move(JobState.FROZEN)
         self.freezes[cause] = now, why
 
     def thaw(self, frozen_for: float, cause: str = OWNER) -> None:
-        """This cause is over; it continues if there is no other, also to receive SIGTERM. `frozen_for`: seconds frozen
-        for the owner in total."""
+        """End a cause for which it was frozen; it continues if there is no other, also to receive SIGTERM.
+        `frozen_for`: seconds frozen for the owner in total."""
         self.frozen_for = frozen_for
         self.freezes.pop(cause, None)
         if self.state is JobState.FROZEN and not self.freezes:
@@ -223,24 +224,24 @@ class Job:
         return self.freezes[cause][0] if cause in self.freezes else 0.0
 
     def stop(self, cause: str, text: str) -> None:
-        """It is told to end."""
+        """Mark it as told to end."""
         self.move(JobState.STOPPING)
         self.cause, self.text = cause, text[:MOST_TEXT]
 
     def main_ended(self, status: int) -> None:
-        """Its main process has ended."""
+        """Record the wait status of its main process, which has ended."""
         self.move(JobState.COMPLETING)
         self.status = status
 
     def end(self, outcome: dict[str, Any]) -> None:
-        """Nothing of it is alive, or ever was."""
+        """Record its end: nothing of it is alive, or ever was."""
         self.move(JobState.ENDED)
         self.outcome = outcome
 
     # --- the journal --------------------------------------------------------------------------------------------------
 
     def records(self) -> Iterator[Record]:
-        """Its present state as journal records."""
+        """Yield its present state as journal records."""
         if self.outcome is not None:
             yield ["exit", self.id, self.outcome, self.kept, self.place]
             return
@@ -308,20 +309,20 @@ class Job:
     # --- when ---------------------------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
-        """When its time limit ends: NEVER without one, and once it is ending. Time frozen for the owner does not
+        """When its time limit ends; NEVER without one, and once it is ending. Time frozen for the owner does not
         count."""
         if not self.limit or not self.unasked or OWNER in self.freezes:
             return NEVER
         return self.began + self.limit + self.frozen_for
 
     def warn_at(self) -> float:
-        """When to send the signal before its time limit; NEVER if none, or sent."""
+        """When to send the signal before its time limit; NEVER if there is none, or it was sent."""
         if not self.warn_signal or self.warned:
             return NEVER
         return self.deadline() - float(self.limits["before"])
 
     def renice_at(self) -> float:
-        """When it gives way without being told to; NEVER if it has, or is ending."""
+        """When it takes its later niceness without being told to; NEVER if it has, or is ending."""
         if not self.eager or not self.unasked:
             return NEVER
         return self.began + float(self.limits["nice_after"])
@@ -334,7 +335,7 @@ class Job:
         self.peak = max(self.peak, usage.ru_maxrss << 10)
 
     def ended(self, now: float) -> dict[str, Any]:
-        """Its outcome, once nothing of it is alive."""
+        """Return its outcome, once nothing of it is alive."""
         said: dict[str, Any] = {"seconds": round(now - self.began, 6) if self.began else 0.0, "peak_memory": self.peak}
         said["cpu_seconds"] = round(self.cpu, 6)
         since = self.frozen_since(OWNER)
@@ -498,7 +499,7 @@ class Leases:
         self._noted = 0.0
 
     def hold(self, key: str, lease: float, since: float) -> None:
-        """Lease this allocation for so many seconds from `since` or the newest renewal on; 0 is no lease."""
+        """Lease an allocation for this many seconds from `since` or the newest renewal on; 0 is no lease."""
         if lease:
             self._held[key] = lease, since
             self.next = min(self.next, self._deadline(key))

@@ -130,12 +130,13 @@ class Journal:
     the boot, the generation (each rewrite makes a new one) and the number of the last committed line, and is not
     synced: by it a journal that is missing, older or cut is known as such. The file is filled up with zeros, a chunk at
     a time, since a sync of a file that grew waits for all that others did on the filesystem. After a write or sync that
-    failed nobody knows what the disk holds, so that file is not used again.
+    failed the content of the disk is unknown, so that file is not used again.
 
-    The journal at `path`, `size` bytes of records in it. `log` takes a sentence for a person when something was
-    wrong with the file. `sound` says that all it was given is in the file that is at `path`; it is not until the first
-    rewrite, and after an error not until the next one: until then a commit raises. `doubt`: what showed, when it was
-    loaded, that it is not all that was written in this boot; empty: it is."""
+    The journal at `path`, `size` bytes of records in it. `log` takes a sentence for a person when something was wrong
+    with the file. `sound` says that all appended records are in the file at `path`; it is not until the first rewrite,
+    and after an error not until the next one: until then a commit raises. `doubt`: what showed, when it was loaded,
+    that it is not all that was written in this boot; empty: it is.
+    """
 
     def __init__(self, path: str, log: Callable[[str], None]) -> None:
         self.path = path
@@ -158,7 +159,7 @@ class Journal:
         """A descriptor that is readable when the sync of `begin_sync` has ended."""
 
     def load(self) -> list[Record]:
-        """All readable records, in order. Damage is logged, and the damaged file is kept beside the journal."""
+        """Return all readable records, in order. Damage is logged, and the damaged file is kept beside the journal."""
         try:
             with open(self.path, "rb") as file:
                 whole: bytes | None = file.read()
@@ -430,7 +431,7 @@ class JournaledJobs(Generic[L]):
 
     @property
     def ahead(self) -> dict[str, Record]:
-        """What an earlier supervisor had written of successors that it had not started."""
+        """Return the records that an earlier supervisor had written of successors that it had not started."""
         return self._known.ahead
 
     @property
@@ -444,7 +445,7 @@ class JournaledJobs(Generic[L]):
         return self.loss is not None and self.loss.open
 
     def proven(self) -> None:
-        """Nothing of the loss is alive: proven by a search, or confirmed by the owner."""
+        """Close the loss: nothing of it is alive, as proven by a search or confirmed by the owner."""
         if self.loss is not None and self.loss.open:
             self.loss.open = False
             self.journal.append("proven", self.loss.id)
@@ -467,8 +468,8 @@ class JournaledJobs(Generic[L]):
         return True
 
     def begin_sync(self, launches: list[L]) -> None:
-        """Have what is written made durable, the intents of these launches among it, and what a patient write left: at
-        once where the disk is quick, else by a thread; `end_sync` is due when the journal's `synced` is readable."""
+        """Make the written records durable, with the intents of these launches and the records of delayed writes: at
+        once if the disk is quick, else in a thread; `end_sync` is due when the journal's `synced` is readable."""
         written = self.write(ends=False)  # an intent that was appended before a sync begins is durable with it
         self.syncs.begin(launches)
         if not written:

@@ -70,7 +70,8 @@ class Limits:
         self._sweep(procs.now())
 
     def admit(self, job: Job, spawner: int) -> None:
-        """Its spawner is about to make its first process: put that into its groups from the start, where needed."""
+        """Prepare the first process of a job, which its spawner is about to make: the process is in the job's groups
+        from the start, where needed."""
         if (now := procs.now()) - self._oom_read_at > _DYING:  # whom the kernel killed meanwhile was not of ours
             self._oom_kills, self._oom_read_at = procs.oom_kills(), now
         self._slot_groups.begins(job)
@@ -79,7 +80,7 @@ class Limits:
             self._cgroups.enter(job.id, spawner)
 
     def admitted(self, job: Job, spawner: int) -> None:
-        """Its first process was made, or failed: the spawner leaves the groups."""
+        """Let the spawner leave the groups of a job, after the first process was made, or failed."""
         if job.memory or job.cpu_limit:
             self._slot_groups.park(job, spawner)
             self._cgroups.settle(job.id, amounts_of(job))
@@ -97,7 +98,7 @@ class Limits:
         self._plan(watched, 0, 0.0, now)
 
     def leave(self, job: Job) -> None:
-        """Nothing of it is left."""
+        """Release the groups of a job of which nothing is left."""
         self._watched.pop(job.id, None)
         self._strayed.discard(job.id)
         self._slot_groups.over(job)
@@ -130,10 +131,10 @@ class Limits:
         self._sweep(now)
 
     def judge(self, job: Job) -> None:
-        """Nothing is left of it. If the kernel took or refused it something, that is how it ended.
+        """Set the cause of a job's end if the kernel took or refused it something. Nothing of it is left.
 
-        Outside of cgroups the kernel counts whom it killed for lack of memory, but not whose they were. So it is a job
-        that was killed, and not by us, when that count had just risen.
+        Outside of cgroups the kernel counts the processes it killed for lack of memory, but does not say whose they
+        were. So it is a job that was killed, and not by the supervisor, when that count had just risen.
         """
         if job.cause or job.status is None or job.status < 0:
             return
@@ -245,12 +246,13 @@ class Limits:
 
 
 def _ends_with_spawner(job: Job) -> bool:
-    """Whether the kernel ends all of it with its spawner, and tells nobody what it used."""
+    """Whether the kernel ends all of it with its spawner, and reports its use to no process."""
     return job.place is not None and job.place.walls == NAMESPACE
 
 
 def _over_memory(job: Job) -> str:
-    """Say so; its peak is its limit at least: the kernel has seen what we may have missed."""
+    """Describe a job that exceeded its memory. Its peak is set to its limit at least: the kernel has seen what the
+    samples may have missed."""
     job.peak = max(job.peak, job.memory)
     return f"used more memory than its limit of {_size(job.memory)} (peak {_size(job.peak)})"
 
@@ -416,8 +418,8 @@ class Outputs:
         stream.early, stream.due = now + wait / 2, now + wait
 
     def _bound(self, output: _Output, stream: _Stream) -> tuple[int, int]:
-        """If it exceeds the limit, punch out all but its first MiB and its last half limit, and what is not read.
-        Returns its disk use then, and its size."""
+        """If a stream exceeds the limit, punch out everything except its first MiB, its last half limit and what is not
+        read. Returns its disk use then, and its size."""
         path, limit = stream.path, self.limit
         seen = _stat(stream)
         if seen is None:

@@ -204,7 +204,7 @@ class Supervisor:
         return self._hello()
 
     def _hello(self) -> dict[str, Any]:
-        """What an agent is told first: about this supervisor, and all allocations."""
+        """Return the first message to an agent: about this supervisor, and all allocations."""
         about_us = {"version": VERSION, "software": self.software, "pid": os.getpid(), "limits": self.kept_by}
         lost = self.journaled.loss.as_message() if self.journaled.loss is not None else None
         about_us |= {"walls": self.slots.walls, "loss": lost, "nameless": self.slots.nameless}
@@ -281,7 +281,7 @@ class Supervisor:
             self.agent.tell({"op": "reserved", "id": spawning.taken, "slot": slot, "why": why})
 
     def _proven(self) -> None:
-        """Nothing is alive of what a damaged journal did not name."""
+        """Handle the proof that nothing is alive of what a damaged journal did not name."""
         self.journaled.proven()
         self.slots.know_all()
         self.journaled.end_sync()
@@ -407,7 +407,7 @@ class Supervisor:
                 self.journaled.journal.append(*job.completing())
 
     def _ends_due(self, now: float) -> float:
-        """When the ends that are not durable yet are to be."""
+        """Return when the ends that are not durable yet are to be made so."""
         running = self.tree.running
         youngest = next(reversed(running.values())).began if running else -NEVER
         ends = self.syncs.uncovered
@@ -468,7 +468,8 @@ class Supervisor:
         self._refuse(released.refused)
 
     def _refuse(self, begun: list[Begun]) -> None:
-        """These do not start, as their intents could not be written: another node may have a disk that takes one."""
+        """End these launches, since their intents could not be written: another node may have a disk that accepts
+        one."""
         for job, _, spawning in begun:
             del self.jobs[job.id]
             self.spawners[job.id] = spawning
@@ -508,7 +509,7 @@ class Supervisor:
                 self.allocations.is_over(job, never_ran(why.cause, why.text))
 
     def _again(self, job: Job, order: dict[str, Any]) -> None:
-        """Its spawner died before it had the order: use another one."""
+        """Launch a job again with another spawner: the first one died before it had the order."""
         self.tree.over(job)
         self.limits.leave(job)
         del self.jobs[job.id]
@@ -547,7 +548,8 @@ class Supervisor:
                 os.close(fd)
 
     def _ran(self, job: Job, pid: int, left: bool) -> None:
-        """Its start is told with its end: what is over by now needs no watch, and the agent hears of its end alone."""
+        """Handle a start that is reported with its end: the job needs no watch, and the agent hears of its end alone. A
+        job of which something is left, or that has groups or much output, is handled as started."""
         if left or self.limits.confines(job) or self.outputs.may_exceed(procs.now() - job.began):
             self._spawned(job, pid, [])
             return
@@ -571,8 +573,8 @@ class Supervisor:
             self.tree.terminate(job)
 
     def _spawner_ended(self, pid: int) -> Job | None:
-        """The job whose processes have lost their spawner by the end of this child of ours, if there is one. Raises
-        ForkServerGone where it was the only fork server."""
+        """Return the job whose processes have lost their spawner by the end of this child process; None: there is none.
+        Raises ForkServerGone if it was the only fork server."""
         if pid == self.slots.forks.pid and self.slots.forks.only:
             raise ForkServerGone
         spawning = self.slots.ended(pid)
@@ -593,7 +595,8 @@ class Supervisor:
             self.slots.order(spawning, {"op": "end-input", "id": key})
 
     def _sweep(self, job: Job) -> bool:
-        """Have its spawner kill all of a job with a user id or pid namespace of its own."""
+        """Have its spawner kill all processes of a job with a user id or pid namespace of its own. False: the spawner
+        cannot."""
         spawning = self.spawners.get(job.id)
         if spawning is None or spawning.dead or not (spawning.slot.own or spawning.slot.walls == NAMESPACE):
             return False

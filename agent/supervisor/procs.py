@@ -92,7 +92,7 @@ def boot_id() -> str:
 
 
 def stat(pid: int) -> Stat | None:
-    """The process now; None if there is none."""
+    """Return the present state of a process; None if it does not exist."""
     text = read(f"/proc/{pid}/stat").decode(errors="replace")
     if not text:
         return None
@@ -109,7 +109,8 @@ def cpu_seconds(pid: int, start: int) -> float:
 
 
 def resident(pid: int, seen: Stat) -> int:
-    """Its resident bytes. Where the first thread has ended, the kernel shows them at the others alone."""
+    """Return the resident memory of a process (bytes). If its first thread has ended, the kernel shows it only for the
+    others."""
     if seen.resident or seen.threads < 2:
         return seen.resident
     return next((other.resident for thread in threads(pid) if (other := stat(thread)) and other.resident), 0)
@@ -161,7 +162,8 @@ def session_niceness(pid: int) -> int | None:
 
 
 def set_session_niceness(pid: int, nice: int) -> None:
-    """Set that of its session. A user who is not root may do so ten times a second on a machine. Raises OSError."""
+    """Set the niceness of the process's session. A user who is not root may do so ten times a second on a machine.
+    Raises OSError."""
     fd = os.open(f"/proc/{pid}/autogroup", os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, str(nice).encode())
@@ -170,7 +172,7 @@ def set_session_niceness(pid: int, nice: int) -> None:
 
 
 def all_pids() -> Iterator[int]:
-    """All pids. Costs milliseconds: only for the rare moments after a supervisor was killed."""
+    """Yield all pids. Costs milliseconds: only for the rare moments after a supervisor was killed."""
     return (int(name) for name in os.listdir("/proc") if name.isdecimal())
 
 
@@ -221,7 +223,8 @@ def send(pid: int, start: int, signum: int) -> bool:
 
 
 def status_by_pidfd(fd: int, pid: int, start: int) -> int | None:
-    """The wait status of an ended process that is somebody else's child; None where the kernel does not tell (yet)."""
+    """Return the wait status of an ended process that is the child of another one; None if the kernel does not report
+    it (yet)."""
     seen = stat(pid)
     if seen is not None and seen.start == start and not lives(seen) and seen.status:
         return seen.status  # 0 is also what is shown to who may not know

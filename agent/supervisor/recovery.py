@@ -39,7 +39,7 @@ _PAUSES = (0.0, *(0.01 * 2**again for again in range(9)))  # pauses between atte
 
 
 class Adopted:
-    """Watches main processes; `ended` is called with a job and its wait status, None where nobody knows that."""
+    """Watches main processes; `ended` is called with a job and its wait status, None if it is unknown."""
 
     def __init__(
         self, slots: Spawners, selector: selectors.BaseSelector, ended: Callable[[Job, int | None], object]
@@ -56,7 +56,7 @@ class Adopted:
         return procs.now() + LOOK_EVERY if self._unread else NEVER
 
     def find(self, job: Job) -> None:
-        """Where the journal has no process of a job: take it from the notes of its spawner, if there is one."""
+        """Take the process of a job from the notes of its spawner, if the journal has none."""
         if not job.pid and (noted := self._noted(job)) is not None:
             job.spawned = noted.before, noted.after
             job.runs(noted.pid)
@@ -94,7 +94,8 @@ class Adopted:
             self._ended(job, status)
 
     def account(self, job: Job) -> None:
-        """Nothing of it is alive. What an adopted job has used is in the notes of its spawner, if that saw its end."""
+        """Take the use of an adopted job from the notes of its spawner, if that saw its end. Nothing of the job is
+        alive."""
         if job.adopted and (noted := self._noted(job)) is not None:
             job.cpu, job.peak = max(job.cpu, noted.cpu), max(job.peak, noted.peak)
 
@@ -142,8 +143,8 @@ class Survivors:
         return found
 
     def end_unknown(self) -> None:
-        """At the start: end the processes in slots of earlier supervisors that no job of the journal has: their
-        submitter and limits are unknown. Their spawners exit by themselves soon after."""
+        """End the processes in slots of earlier supervisors that belong to no job of the journal: their submitter and
+        limits are unknown. Called at the start. Their spawners exit by themselves soon after."""
         for place in self._unknown():
             job = _as_job(place)
             ran = bool(self._tree.members(job))

@@ -223,6 +223,6 @@ def last_pid() -> int:
 
 
 def _pids_by_age() -> Iterator[int]:
-    """All processes, the oldest pid first, as the kernel lists them."""
+    """Yield all pids, the oldest process first, as the kernel lists them."""
     with os.scandir("/proc") as entries:
         yield from (int(entry.name) for entry in entries if entry.name.isdecimal())

@@ -26,8 +26,8 @@ class Account(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What two launches need in common to use one slot: their user, and the walls. `trusted`: the submitter is an owner
-    of the node; `idle`: its jobs run on slack."""
+    """The data of a launch that decides which slots it can use: its user and walls. `trusted`: the submitter is an
+    owner of the node; `idle`: its jobs run on slack."""
 
     submitter: str
     account: Account | None
@@ -90,8 +90,8 @@ class UserIds:
 
 
 class Machine(NamedTuple):
-    """What is asked of the machine where it matters: a user id that nobody has, what a submitter is called here, and
-    the groups that open GPUs."""
+    """Functions that depend on the machine: an unused user id, the local name of a submitter, and the groups that open
+    GPUs."""
 
     free_uid: Callable[[], int]
     login: Callable[[str], str]
@@ -99,8 +99,8 @@ class Machine(NamedTuple):
 
 
 def who(kind: Kind, walls: str, us: tuple[int, int], machine: Machine) -> Who:
-    """Who runs in a new slot of this kind on a node with these walls, where we are this user of this group. Raises
-    OSError where no user id is left."""
+    """Return the user that a new slot of this kind runs as, on a node with these walls. `us`: user and group of this
+    process. Raises OSError if no user id is left."""
     if kind.account is not None:
         return Who(USER, *kind.account)
     if walls == USER:
@@ -150,7 +150,7 @@ class SlotTable(Generic[U]):
         self.due = min(self.due, slot.since + MAKING)
 
     def release(self, slot: U, now: float) -> None:
-        """Its job is over, or was never started."""
+        """Return a slot, whose job has ended or was never started, to the idle ones."""
         slot.taken, slot.since = "", now
         if not slot.dead:
             self._idle.setdefault(slot.kind, []).append(slot)

@@ -132,7 +132,7 @@ class Spawners:
         return made
 
     def release(self, spawning: Spawning) -> None:
-        """Its job is over or was never started: it becomes idle."""
+        """Make a spawner idle, whose job has ended or was never started."""
         self._table.release(spawning, procs.now())
 
     def order(self, spawning: Spawning, message: wire.Message, fds: tuple[int, ...] = ()) -> bool:

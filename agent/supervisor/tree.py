@@ -34,12 +34,13 @@ class Made(NamedTuple):
 
 class Tree:
     """The processes of all jobs. `running`: jobs whose spawner has their order and that are not over; `watched`: jobs
-    of an earlier supervisor; `ending`: those of both whose main process is gone. `orphans`: children of ours whose
-    spawner is gone, until they are reaped, with their job (None: unknown).
+    of an earlier supervisor; `ending`: those of both whose main process is gone. `orphans`: children of the supervisor
+    whose spawner is gone, until they are reaped, with their job (None: unknown).
 
-    `act` acts as another user (see ForkServer). `helpers` returns which of our children belong to no job, and whether
+    `act` acts as another user (see ForkServer). `helpers` returns which of its children belong to no job, and whether
     one more is being made. `sweep` has a job's spawner end all of the job at once (False: the kernel cannot do that).
-    `groups` are the control groups of slots."""
+    `groups` are the control groups of slots.
+    """
 
     def __init__(
         self,
@@ -105,8 +106,8 @@ class Tree:
                 self.main_ended(job, procs.status_by_pidfd(job.pidfd, job.pid, job.start) if job.pidfd >= 0 else None)
 
     def _never_began(self, job: Job) -> bool:
-        """Whether a killed spawner cannot have made a process of this job: it noted none before it reaped one, and what
-        it had not reaped would be a child of ours."""
+        """Whether a killed spawner cannot have made a process of this job: it noted none before it reaped one, and a
+        process that it had not reaped would be a child of the supervisor."""
         if job.place is None or job.place.walls == NAMESPACE or self._unsure:
             return False
         return not {job, None} & {*self.orphans.values()}
@@ -124,7 +125,7 @@ class Tree:
         self.ending.add(job)
 
     def over(self, job: Job) -> None:
-        """Nothing of it is left."""
+        """Forget a job of which nothing is left."""
         self.running.pop(job.id, None)
         self.ending.discard(job)
         self.watched.discard(job)
@@ -246,8 +247,8 @@ class Tree:
         return pid in watched or accounts.is_slot_uid(uid) or (uid < 0 and pid > 1)
 
     def members(self, job: Job, spawner: bool = False) -> dict[int, procs.Stat]:
-        """All live processes of a job, and of an adopted one on request its spawner: that may be about to start it, and
-        exits after it, but has to note how it ends and is none of what it may use."""
+        """Return all live processes of a job. With `spawner` also the spawner of an adopted job: it may be about to
+        start the job and exits after it, but has to note how the job ends, and does not count as its use."""
         roots: list[int] = []
         place = job.place
         if job.orphaned or (self.orphans and not job.adopted):
@@ -288,7 +289,7 @@ class Tree:
         return (seen := _spawner(job)) is None or seen.state in "TtZX"
 
     def continue_spawner(self, job: Job) -> None:
-        """Let it go on: it is to note how its job ends."""
+        """Continue the stopped spawner of a job: it has to note how the job ends."""
         if (place := job.place) is not None:
             self.send(job, {place.pid: place.start}, signal.SIGCONT)
 
@@ -353,7 +354,7 @@ class Tree:
 
 
 def _next_ended() -> int:
-    """The pid of an ended child that is not reaped yet; 0 if there is none."""
+    """Return the pid of an ended child that is not reaped yet; 0 if there is none."""
     try:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -369,7 +370,7 @@ def _spawner(job: Job) -> procs.Stat | None:
 
 
 def _oldest_leader(session: int, processes: Mapping[int, procs.Stat]) -> int:
-    """The oldest leader of a process group in this session; 0: there is none."""
+    """Return the oldest leader of a process group in this session; 0: there is none."""
     leaders = [(at.start, pid) for pid, at in processes.items() if at.session == session and at.group == pid]
     return min(leaders, default=(0, 0))[1]
 
@@ -439,7 +440,7 @@ class Stopper:
         self._tree.send(job, dict(reversed(self._stopped.pop(job, {}).items())), signal.SIGCONT)
 
     def forget(self, job: Job) -> None:
-        """Nothing of it is left."""
+        """Forget a job of which nothing is left."""
         self._stopped.pop(job, None)
         if job.id in self._grouped:
             self._grouped.discard(job.id)

@@ -113,7 +113,8 @@ def _directories_above(path: str) -> list[str]:
 
 
 def _beside(path: str) -> Iterator[str]:
-    """All entries of the directories above a path, except the path itself. Links are left out: their targets count."""
+    """Yield all entries of the directories above a path, except the path itself. Links are left out: their targets
+    count."""
     for above in _directories_above(path):
         with os.scandir(above) as entries:
             for entry in entries:
@@ -214,7 +215,7 @@ def settle(wanted: Slot) -> None:
 
 
 def _leave_keyring(wanted: Slot) -> None:
-    """Have a session keyring that no other slot has, with the user of the slot as its owner. A kernel without keys and
+    """Join a session keyring that no other slot has, with the user of the slot as its owner. A kernel without keys and
     a filter that refuses all calls about them do no harm; a user who has no more keys left does, if others are to be
     kept out."""
     try:

@@ -138,7 +138,7 @@ def _make(entry: Entry, name: bytes, parent: int, blobs: Sequence[int]) -> None:
 
 
 def _copy(source: int, copy: int, size: int) -> None:
-    """Copy so many bytes, and leave the holes in them out."""
+    """Copy `size` bytes, leaving out the holes in them."""
     offset = 0
     while offset < size:
         if hole := min(_hole(source, offset), size - offset):
@@ -154,7 +154,7 @@ def _copy(source: int, copy: int, size: int) -> None:
 
 
 def _hole(fd: int, offset: int) -> int:
-    """Bytes of the hole that a file has at this offset; 0: there is none, or no file."""
+    """Return the bytes of the hole that a file has at this offset; 0: there is none, or it is no file."""
     try:
         return os.lseek(fd, offset, os.SEEK_DATA) - offset
     except OSError as error:

@@ -101,7 +101,7 @@ class Files:
     def read(
         self, root: Root, path: bytes, offset: int, size: int, holes: bool = False, seconds: float = 60.0
     ) -> tuple[bytes, bool, int]:
-        """As files.read. A process of an older release tells of no holes."""
+        """As files.read. A process of an older release does not report holes."""
         size = min(size, READ_BYTES)
         asked = {"op": "read", "path": _text(path), "offset": offset, "size": size, "holes": holes}
         answer, data = self._ask(asked, root, seconds, most=size)
@@ -163,7 +163,7 @@ def ask(
     most: int = 0,
     items: int = _ITEMS,
 ) -> tuple[dict[str, Any], bytes]:
-    """Send a request; returns the answer, with at most so many values, and its bytes, at most `most`. Raises NoAnswer,
+    """Send a request. Returns the answer, with at most `items` values, and its bytes, at most `most`. Raises NoAnswer,
     or the OSError of the operation."""
     end = time.monotonic() + seconds
     question = json.dumps(asked).encode()
@@ -305,9 +305,9 @@ def batches(entries: Sequence[Entry]) -> Iterator[tuple[list[Entry], list[int]]]
 
 
 def serve(sock: socket.socket, seconds: float = 600.0) -> None:
-    """Answer until the client closes its end, in a process with the job's rights; the kernel ends it after so many
-    seconds. Other processes of its user may not inspect it or take its descriptors: one of a file of ours could be
-    reopened for writing by the same user id."""
+    """Answer until the client closes its end, in a process with the job's rights; the kernel ends it after this many
+    seconds. Other processes of its user may not inspect it or take its descriptors: the same user id could reopen one
+    of the agent's files for writing."""
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)

@@ -101,7 +101,7 @@ class ForkServer:
             self._ask({"op": "act", "uid": uid, "gid": gid, "orders": orders}, ())
 
     def close(self) -> None:
-        """Let it exit."""
+        """Let the fork server exit."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None

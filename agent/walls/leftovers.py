@@ -21,9 +21,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Leftovers:
-    """What the user `uid` owns. A directory that has not changed since nothing of that user was in it is not listed
-    again, and the tables of System V objects are opened once: after a job that left nothing, each costs one system
-    call."""
+    """The files and objects that the user `uid` owns. A directory that has not changed since nothing of that user was
+    in it is not listed again, and the tables of System V objects are opened once: after a job that left nothing, each
+    costs one system call."""
 
     def __init__(self, uid: int) -> None:
         self._uid = uid
@@ -62,8 +62,8 @@ class Leftovers:
             self._clean[folder] = state
 
     def _clear_table(self, table: str) -> None:
-        """Each line of /proc/sysvipc is an object; the columns named in its first line are its number, owner and
-        creator."""
+        """Remove the user's objects of a table. Each line of /proc/sysvipc is an object; the columns named in its first
+        line are its number, owner and creator."""
         if (fd := self._tables.get(table, -1)) < 0:
             fd = self._tables[table] = os.open(f"/proc/sysvipc/{table}", os.O_RDONLY | os.O_CLOEXEC)
         found = os.pread(fd, _HEAD, 0)

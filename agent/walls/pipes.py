@@ -39,7 +39,7 @@ def make(path: str, shared: bool) -> tuple[int, int]:
 
 
 def as_path(end: int) -> int:
-    """The pipe with this end, opened for neither reading nor writing."""
+    """Open the pipe with this end for neither reading nor writing."""
     return os.open(f"/proc/self/fd/{end}", os.O_PATH | os.O_CLOEXEC)
 
 
@@ -77,8 +77,8 @@ class Pipes:
             self._held[key] = os.open(self._path(key), os.O_WRONLY | os.O_NONBLOCK | _FLAGS)
 
     def end(self, key: str) -> None:
-        """All of the input is in the pipe: let the job see its end. A repetition has no effect. The spawner of an
-        earlier supervisor's job notices that the pipe has lost its name."""
+        """Let the job see the end of its input, all of which is in the pipe. A repetition has no effect. The spawner of
+        an earlier supervisor's job notices that the pipe has lost its name."""
         if (held := self._held.get(key, -1)) >= 0:
             self._ended[key] = as_path(held)
             self.due, self._pause = 0.0, _SOONEST
@@ -86,7 +86,7 @@ class Pipes:
         self._close_spawners(key)
 
     def poll(self, now: float) -> None:
-        """Wake who opens a pipe after its input has ended."""
+        """Wake processes that open a pipe after its input has ended."""
         if now < self.due:
             return
         for key, pipe in [*self._ended.items()]:

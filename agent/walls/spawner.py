@@ -156,8 +156,8 @@ class Spawner:
         return True
 
     def _poll_input(self) -> None:
-        """Without a supervisor: end the input once its pipe is removed, and wake who opens it after that, as the
-        supervisor does (pipes.py)."""
+        """Without a supervisor: end the input once its pipe is removed, and wake processes that open it after that, as
+        the supervisor does (pipes.py)."""
         if self._input >= 0 and not os.fstat(self._input).st_nlink:
             self._end_input()
         if self._ended_input >= 0 and not pipes.wake(self._ended_input):
@@ -165,7 +165,7 @@ class Spawner:
             self._ended_input = -1
 
     def _end_input(self) -> None:
-        """Close the standard input: all of it is in the pipe, or nobody reads it any more."""
+        """Close the standard input: all of it is in the pipe, or it is not read any more."""
         if self._input >= 0:
             self._ended_input = pipes.as_path(self._input)
             os.close(self._input)
@@ -182,8 +182,8 @@ class Spawner:
     # --- a start ------------------------------------------------------------------------------------------------------
 
     def _prepare(self, order: dict[str, Any]) -> None:
-        """Do what a spawn does before it makes a process, while the supervisor makes its intent durable. What fails
-        here fails again then, and is reported."""
+        """Do what a spawn does before it makes a process, while the supervisor makes its intent durable. A step that
+        fails here fails again then, and is reported."""
         with suppress(CannotStart, OSError, ValueError):
             self._prepared = order["id"], self._enter(order)
 
@@ -299,7 +299,7 @@ class Spawner:
         self._tidy(MEMORY)
 
     def _open_folder(self) -> None:
-        """Give the slot's directory its mode again: it belongs to the user of its jobs, who may have changed that, and
+        """Restore the mode of the slot's directory: it belongs to the user of its jobs, who may have changed that, and
         the directories of later jobs are made and removed in it."""
         folder = self._slot.folder
         with suppress(OSError):
@@ -338,7 +338,7 @@ class Spawner:
 
 
 def _wait_status(seen: os.waitid_result) -> int:
-    """How a child ended, as wait4 has it."""
+    """Return how a child ended, as wait4 does."""
     if seen.si_code == os.CLD_EXITED:
         return seen.si_status << 8
     return seen.si_status | (_CORE_DUMPED if seen.si_code == os.CLD_DUMPED else 0)

@@ -74,7 +74,8 @@ def become_subreaper() -> None:
 
 
 def forbid_new_privileges() -> None:
-    """No program that this process or its children execute gains privileges (set-user-id, file capabilities)."""
+    """Prevent programs that this process or its children execute from gaining privileges (set-user-id, file
+    capabilities)."""
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
 
 
@@ -104,7 +105,7 @@ def set_capabilities(effective: int, permitted: int, inheritable: int) -> None:
 
 
 def clear_ambient() -> None:
-    """Nothing that this process executes inherits capabilities."""
+    """Prevent programs that this process executes from inheriting capabilities."""
     _libc.prctl(_PR_CAP_AMBIENT, _AMBIENT_CLEAR, 0, 0, 0)
 
 

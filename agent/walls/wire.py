@@ -33,7 +33,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def encode(value: object) -> bytes:
-    """A value as compact JSON on one line. Raises TypeError where it is none."""
+    """Return a value as compact JSON on one line. Raises TypeError if it is no JSON value."""
     return "".join(_parts(value, 0)).encode()
 
 
@@ -64,8 +64,8 @@ def _send(channel: socket.socket, body: bytes, fds: tuple[int, ...]) -> None:
 
 
 def receive(channel: socket.socket) -> tuple[Message, list[int]]:
-    """The next message and its descriptors, which the caller closes. Raises Closed at the end of the channel and for an
-    invalid message, BlockingIOError if there is none yet."""
+    """Return the next message and its descriptors, which the caller closes. Raises Closed at the end of the channel and
+    for an invalid message, BlockingIOError if there is none yet."""
     fds: list[int] = []
     try:
         body, beside, flags, _ = channel.recvmsg(INLINE_BYTES + 1, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)

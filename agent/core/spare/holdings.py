@@ -124,7 +124,7 @@ class Holdings:
         return core, key
 
     def without(self, allocation: str) -> "Others":
-        """What all but this allocation hold."""
+        """Return the holdings of all allocations except this one."""
         cpu, memory, excess, gpu = self.cpu, self.memory, self.excess, self.gpu
         if (own := self.all.get(allocation)) is not None:
             grant = own.grant

@@ -98,8 +98,8 @@ class Lender:
     def verify_next(
         self, grant: Grant, sample: Sample, holdings: Holdings, allocation: str, first: str
     ) -> Stale | None:
-        """Why a successor cannot be given, after it, what `first` holds; None if it can. Here the hysteresis of an
-        offer counts, too: while the node offers nothing of that kind, nobody is queued for it."""
+        """Return why a successor cannot be given the resources of `first` after it; None if it can. The hysteresis of
+        an offer counts here, too: while the node offers nothing of that kind, no successor is queued for it."""
         if why := self._withheld(grant):
             return Stale(allocation, why)
         self._touch(holdings.on_gpu, sample.at)
@@ -207,7 +207,7 @@ class Lender:
 
 
 def describe(limits: Limits, facts: NodeFacts, sample: Sample, closed: str = "") -> Offer:
-    """What a node without jobs would offer by this one sample, with the reasons in `withheld`, without hysteresis.
+    """Return the offer of a node without jobs by this one sample, with the reasons in `withheld`, without hysteresis.
     `closed`: why it offers nothing. For `grid agent detect`."""
     at_once = msgspec.structs.replace(limits, offer_after=0.0)
     lender = Lender(at_once, facts)

@@ -44,8 +44,8 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Supply(msgspec.Struct, frozen=True):
-    """What a node has in the grid, offered and held: unchanged by the start or end of a job, so that only its owner or
-    a limit causes a new offer."""
+    """The resources of a node in the grid, offered and held: unchanged by the start or end of a job, so that only its
+    owner or a limit causes a new offer."""
 
     cpu: tuple[tuple[int, int], ...]
     memory: int
@@ -67,8 +67,8 @@ def make(
     limits: Limits, cores: Sequence[int], gpus: Sequence[GpuFacts], sample: Sample, idle: Idle, held: Held,
     preferred: frozenset[int] = frozenset(), ours: Callable[[str], bool] = bool,
 ) -> Plan:  # fmt: skip
-    """The largest possible offer. `preferred`: cores preferred among equals, those offered so far; `ours` tells
-    of a GPU whether its use is put down to the grid's jobs."""
+    """Return the largest possible offer. `preferred`: cores preferred among equals, those offered so far; `ours`:
+    whether the use of a GPU is attributed to the grid's jobs."""
     if idle.node:
         return Plan(withheld=(Withheld("node", idle.node),))
     withheld: list[Withheld] = []
@@ -87,12 +87,12 @@ def make(
 
 
 def rank(sample: Sample, preferred: frozenset[int], core: int) -> tuple[int, bool]:
-    """Where a free core stands among those that are offered first; among equals by number."""
+    """Return the sort key of a free core in the order in which cores are offered; equal cores are ordered by number."""
     return sample.cores.get(core, 0) // 10, core not in preferred
 
 
 def gpu_limit(limits: Limits, cpu: bool, memory: bool) -> int:
-    """How many GPUs may be offered beside `cpu` and `memory`, where there are any, offered or held."""
+    """Return how many GPUs may be offered. `cpu` and `memory`: whether there are any, offered or held."""
     return max(0, limits.max_offers_per_node - cpu - memory)
 
 
@@ -200,7 +200,8 @@ def spare_gpus(
 
 
 def supply(plan: Plan, idle: Idle, held: Held, sample: Sample, ours: Callable[[str], bool]) -> Supply:
-    """What the node has in the grid, offered or held. Why each busy core is not offered makes no difference."""
+    """Return the resources of the node in the grid, offered or held. The reasons why single cores are busy are not part
+    of it."""
     cpu = dict.fromkeys(plan.cores, MILLI) | dict.fromkeys(held.cores, MILLI)
     gpus = {gpu.uuid: gpu.milli for gpu in plan.gpus}
     return Supply(
@@ -224,7 +225,7 @@ def _added(amounts: dict[K, int], *more: Iterable[tuple[K, int]]) -> dict[K, int
 
 
 def whole_cores(limits: Limits, sample: Sample, cores: int) -> int:
-    """How many cores others leave, by their total use: use below the limit costs no core."""
+    """Return how many cores are left by foreign use, in total: use below the limit costs no core."""
     if limits.cpu_percent_max >= 100:
         return max(0, math.floor(cores - limits.reserve_cpu / MILLI))
     room = cores - sample.foreign_cpu + limits.cpu_percent_max / 100 - limits.reserve_cpu / MILLI

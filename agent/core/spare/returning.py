@@ -15,7 +15,7 @@ from distributed_grid.protocol.resources import MILLI, Grant
 
 class Node:
     """A node as of one sample: its cores (`managed`) and GPUs, what is idle, and the cores that were offered then.
-    `ours` tells of a GPU whether its use is put down to the grid's jobs."""
+    `ours`: whether the use of a GPU is attributed to the grid's jobs."""
 
     def __init__(
         self,
@@ -58,7 +58,8 @@ class Node:
 
     @cached_property
     def _order(self) -> dict[int, tuple[int, int]]:
-        """For each idle core those that are offered before it whatever their number, and its equals."""
+        """For each idle core, the cores that are offered before it whatever their number, and the cores of equal
+        rank."""
         equals: dict[tuple[int, bool], list[int]] = {}
         for core in self.idle.cores:
             equals.setdefault(spare_plan.rank(self._sample, self._stick, core), []).append(core)
@@ -71,7 +72,7 @@ class Node:
         return found
 
     def place(self, core: int, free: int) -> int:
-        """How many of these free cores are offered before this one of them."""
+        """Return how many of the free cores are offered before this one."""
         before, own = self._order[core]
         return (free & before).bit_count() + (free & own & ((1 << core) - 1)).bit_count()
 
@@ -119,7 +120,7 @@ class _Cores:
         return self._most >= self._free.bit_count() or self._node.place(core, self._free) < self._most
 
     def part(self, core: int) -> int:
-        """How much of this core is offered (milli-cores; -1 is no core)."""
+        """Return the offered part of a core (milli-cores); `core` -1: no core."""
         if core < 0:
             return 0
         if self._shared >> core & 1:

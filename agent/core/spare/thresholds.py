@@ -86,8 +86,8 @@ class Sums(Protocol):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """All holdings added up. `cores` are held exclusively, `shared` maps a core to the milli-cores granted of it,
-    `gpus` a UUID to milli-GPUs, `shares` one to its grants; `excess` is memory used by jobs above their grants;
+    """The sum of all holdings. `cores` are held exclusively, `shared` maps a core to the milli-cores granted of it,
+    `gpus` a UUID to milli-GPUs, `shares` a UUID to its grants; `excess` is memory used by jobs above their grants;
     `on_gpus` are the holdings whose processes have memory on GPUs."""
 
     ids: tuple[str, ...] = ()
@@ -260,7 +260,7 @@ def foreign_on(limits: Limits, gpu: GpuSample) -> list[GpuProcess]:
 
 
 def use_by(one: GpuProcess) -> str:
-    """What a foreign process uses of a GPU, as text."""
+    """Describe the use of a GPU by a foreign process."""
     who = f"process {one.pid}" + (f" of {one.user}" if one.user else "")
     return (
         f"{who} draws with {percent(one.utilisation)}" if one.utilisation > 0 else f"{who} uses {one.memory // MIB} MiB"
@@ -268,8 +268,8 @@ def use_by(one: GpuProcess) -> str:
 
 
 def gpu_trouble(limits: Limits, gpu: GpuSample | None, ours: bool) -> str:
-    """Why this GPU is not lent. `ours`: a job of the grid holds it or did a moment ago, so that its utilisation and
-    memory without a process are put down to that job."""
+    """Return why a GPU is not lent; empty if it is. `ours`: a job of the grid holds it or did a moment ago, so that its
+    utilisation and memory without a process are attributed to that job."""
     if gpu is None:
         return "not seen in the last measurement"
     if gpu.error:
