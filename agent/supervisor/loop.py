@@ -468,8 +468,7 @@ class Supervisor:
         self._refuse(released.refused)
 
     def _refuse(self, begun: list[Begun]) -> None:
-        """End these launches, since their intents could not be written: another node may have a disk that accepts
-        one."""
+        """End these launches: their intents could not be written; another node may have a disk that accepts one."""
         for job, _, spawning in begun:
             del self.jobs[job.id]
             self.spawners[job.id] = spawning
@@ -548,8 +547,7 @@ class Supervisor:
                 os.close(fd)
 
     def _ran(self, job: Job, pid: int, left: bool) -> None:
-        """Handle a start that is reported with its end: the job needs no watch, and the agent hears of its end alone. A
-        job of which something is left, or that has groups or much output, is handled as started."""
+        """Handle a start that is reported with its end: it needs no watch, and the agent hears of its end alone."""
         if left or self.limits.confines(job) or self.outputs.may_exceed(procs.now() - job.began):
             self._spawned(job, pid, [])
             return
@@ -573,8 +571,8 @@ class Supervisor:
             self.tree.terminate(job)
 
     def _spawner_ended(self, pid: int) -> Job | None:
-        """Return the job whose processes have lost their spawner by the end of this child process; None: there is none.
-        Raises ForkServerGone if it was the only fork server."""
+        """Return the job whose processes have lost their spawner by the end of this child; None: there is none. Raises
+        ForkServerGone if it was the only fork server."""
         if pid == self.slots.forks.pid and self.slots.forks.only:
             raise ForkServerGone
         spawning = self.slots.ended(pid)
@@ -595,8 +593,7 @@ class Supervisor:
             self.slots.order(spawning, {"op": "end-input", "id": key})
 
     def _sweep(self, job: Job) -> bool:
-        """Have its spawner kill all processes of a job with a user id or pid namespace of its own. False: the spawner
-        cannot."""
+        """Have its spawner kill all processes of a job with a user id or pid namespace of its own."""
         spawning = self.spawners.get(job.id)
         if spawning is None or spawning.dead or not (spawning.slot.own or spawning.slot.walls == NAMESPACE):
             return False

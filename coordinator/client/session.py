@@ -212,8 +212,8 @@ class Session:
 
     def ask(self, message: Any, repeatable: bool = True) -> int:
         """Send a request; the Answer with the returned number comes as an event. A message with the id 0 gets a number.
-        Without a connection a repeatable message is sent later; one that is not repeatable is answered with
-        ConnectionLost. Raises BadValue for what cannot be sent, and the error of a session that is over."""
+        Without a connection it is sent later; if not `repeatable`, it fails with ConnectionLost. Raises BadValue for
+        what cannot be sent, and the error of a session that is over."""
         self._check_usable()
         if not message.id:
             message = replace(message, id=self.number())
@@ -309,8 +309,7 @@ class Session:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def start(self, now: float, patience: float = 0.0) -> None:
-        """Start the session, or restart one that is over: dial, and retry for `patience` seconds. No effect while it is
-        running."""
+        """Start the session, or restart it once it is over: dial, and retry for `patience` seconds."""
         if self.error is not None:
             self.error, self.opened = None, 0
             self._until, self._pause, self._waited = now + patience, FIRST_PAUSE, False

@@ -291,14 +291,13 @@ class BalancingConfigured(msgspec.Struct, frozen=True, gc=False, tag=True, array
 
 
 class RunTimesPredicted(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """Predicted run times of these waiting jobs (s): nine in ten runs like them stay within that."""
+    """Predicted run times of these waiting jobs (s): nine in ten runs like them stay within."""
 
     planned: tuple[tuple[str, float], ...]
 
 
 class MemoryAdvised(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
-    """The memory (bytes) that was enough for runs like this allocation's, for the case that it is retried with more
-    memory (docs/needs.md)."""
+    """For a retry with more memory: the bytes that were enough for runs like this allocation's (docs/needs.md)."""
 
     allocation: str
     memory: int
@@ -478,8 +477,8 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
 
 
 class Over(msgspec.Struct, frozen=True, gc=False):
-    """A job without watchers has ended. `waited` and `ran` in seconds, below 0 if it never started; `used` and `held`
-    in core-seconds. `hold`: the job is a hold."""
+    """A job without watchers has ended. `waited` and `ran` in seconds, below 0: it never started; `used` and `held` in
+    core-seconds. `hold`: it is a hold."""
 
     job: str
     cause: Cause
