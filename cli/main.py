@@ -252,9 +252,9 @@ def _tell(error: OSError) -> None:
 
 
 def _tell_done(invocation: Invocation) -> None:
-    """What was done all the same, such as the id of a job: who does not know of it would ask for it again."""
+    """Print what the grid has already done, such as the id of a job: without it a user would request it again."""
     if invocation.done:
-        print_error(f"grid: all the same {printable(invocation.done)}")
+        print_error(f"grid: already done: {printable(invocation.done)}")
 
 
 HINTS = {

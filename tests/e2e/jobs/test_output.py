@@ -169,7 +169,7 @@ def test_what_was_done_although_its_id_finds_a_full_disk_is_told(grid: Grid, wor
         _, err = begun.communicate(file, timeout=60)
     error, _, told = err.decode().splitlines()
     assert error == "error: No space left on device" and begun.returncode in (70, 125)
-    assert told.startswith("grid: all the same ") and job_of(grid, "untold")["id"] in told
+    assert told.startswith("grid: already done: ") and job_of(grid, "untold")["id"] in told
     grid.run("cancel", "untold")
 
 
