@@ -32,15 +32,15 @@ _ID = r"j-[a-z2-7]{12}"
 
 
 class RayAuth(StrEnum):
-    """How Ray's processes know each other (RAY_AUTH_MODE)."""
+    """How Ray's processes authenticate to each other (RAY_AUTH_MODE)."""
 
     DISABLED = "disabled"
     TOKEN = "token"  # noqa: S105 (a way, not a token)
 
 
 class Boost(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is lent to whom: `amount` of `kind` (thousandths of a core or GPU, bytes) for the node `target`, through the
-    Ray cluster whose head is at `address` (HOST:PORT). `ray` and `python` are that cluster's versions, as
+    """The resources that are lent: `amount` of `kind` (thousandths of a core or GPU, bytes) for the node `target`,
+    through the Ray cluster whose head is at `address` (HOST:PORT). `ray` and `python` are that cluster's versions, as
     far as they are known. `exclusive`: a placement group has all of it. `join_within`: seconds from the start of its
     raylet until Ray has to show it; the raylet gives way to other programs from then on, or later. `automatic`: the
     grid lends it by itself, and takes it back."""
@@ -58,23 +58,23 @@ class Boost(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def amount_words(kind: ResourceType, amount: int) -> str:
-    """So much of it, as it is asked for: `2 cpu`, `4 GB memory`."""
+    """Format an amount as it is requested: `2 cpu`, `4 GB memory`."""
     return f"{amount / GIB:g} GB memory" if kind is ResourceType.MEMORY else f"{amount / MILLI:g} {kind}"
 
 
 def title(boost: Boost) -> str:
-    """What a boost does, where a job has its command: `boost cpu 2 for gpu-master`."""
+    """Describe a boost, in place of a job's command: `boost cpu 2 for gpu-master`."""
     amount = f"{boost.amount / GIB:g} GB" if boost.kind is ResourceType.MEMORY else f"{boost.amount / MILLI:g}"
     return f"boost {boost.kind} {amount} for {boost.target}{', exclusive' if boost.exclusive else ''}"
 
 
 def group_name(boost_id: str) -> str:
-    """How the placement group of an exclusive boost is called."""
+    """Return the name of the placement group of an exclusive boost."""
     return GROUP + boost_id
 
 
 def custom_resource(target: str) -> str:
-    """By what name somebody asks Ray for what was lent to this node."""
+    """Return the name of the Ray resource by which a task requests what was lent to this node."""
     return "boost_" + re.sub(_NOT_IN_A_NAME, "_", target)
 
 
@@ -90,8 +90,8 @@ def is_boost_id(text: str) -> bool:
 
 
 def parse_amount(kind: ResourceType, amount: float) -> int:
-    """What a person asked for, in bytes, or in thousandths of the next whole cores or GPUs: a raylet has whole ones.
-    Raises BadValue."""
+    """Parse a requested amount: bytes, or thousandths of cores or GPUs rounded up to whole ones, since a raylet has
+    whole ones. Raises BadValue."""
     if not 0 < amount <= MOST_FINITE:
         raise BadValue(f"{amount:g} is no amount of {kind}", hint="give a number above 0, such as 2")
     if kind is ResourceType.MEMORY:
@@ -100,7 +100,7 @@ def parse_amount(kind: ResourceType, amount: float) -> int:
 
 
 def rounding(kind: ResourceType, amount: float) -> str:
-    """That more is lent than was asked for, and why; empty: just that much is."""
+    """Explain that more is lent than was requested; empty: the amount is exact."""
     lent = parse_amount(kind, amount)
     if kind is ResourceType.MEMORY or lent == round(amount * MILLI):
         return ""
@@ -109,9 +109,9 @@ def rounding(kind: ResourceType, amount: float) -> str:
 
 
 def needs(kind: ResourceType, amount: int) -> Resources:
-    """What a boost takes of its source. One of GPUs brings a core for each, one of memory one core: a task of Ray's
-    asks for one if nothing else is said, and could never run there without. One of memory also has what its raylet
-    needs itself; the others have no limit of memory, as jobs that ask for none."""
+    """Return the resources that a boost takes of its source. A boost of GPUs takes a core for each, one of memory one
+    core: Ray's tasks request one by default, and could never run there without. One of memory also takes what its
+    raylet needs itself; the others have no limit of memory, as jobs that request none."""
     if kind is ResourceType.CPU:
         return Resources(cpu=amount)
     if kind is ResourceType.GPU:

@@ -35,7 +35,7 @@ _FEW = msgspec.Meta(max_length=MOST_ENTRIES)
 
 
 class Kind(StrEnum):
-    """What an entry is: a file with a blob, a symbolic link with a target, an empty directory."""
+    """The kind of an entry: a file with a blob, a symbolic link with a target, an empty directory."""
 
     FILE = "file"
     LINK = "link"
@@ -45,7 +45,7 @@ class Kind(StrEnum):
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing to make, by its path below the working directory. `mode` is its permission bits; `size` is bytes and
     `blob` the hash of a file's content; `target` is where a link points, relative to the link's own directory;
-    `outside`: it points out of the tree, as its owner asked."""
+    `outside`: it points out of the tree, which its owner allowed."""
 
     path: str
     kind: Kind = Kind.FILE

@@ -83,7 +83,7 @@ _TAGGED = msgspec.msgpack.Decoder(_Tagged)
 
 
 def encode(sequence: int, messages: list[Any]) -> bytes:
-    """One frame. Raises BadValue for what cannot be written, such as text that has no UTF-8."""
+    """Return one frame. Raises BadValue for a message that cannot be encoded, such as text that has no UTF-8."""
     try:
         return _encoder.encode((sequence, messages))
     except UnicodeEncodeError as error:
@@ -162,7 +162,7 @@ def _ill_formed(what: str, error: Exception, why: str) -> BadFrame:
 
 
 def unsendable(error: Exception) -> str:
-    """Why the only message of a frame cannot be sent, in the words of who made it: which field, and what is wrong."""
+    """Return why the only message of a frame cannot be sent, for its author: which field, and what is wrong."""
     if isinstance(error, OutOfBounds):
         return error.why
     if not isinstance(error, BadFrame):

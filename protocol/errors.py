@@ -31,7 +31,7 @@ class GridError(Exception):
                 self.add_note(f"  {label}: {text}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For copies and pickles: a subclass may be made of something else than its message."""
+        """Support copies and pickles: the arguments of a subclass may differ from its message."""
         return _rebuilt, (type(self), self.args), self.__dict__
 
     def lines(self) -> list[str]:

@@ -68,9 +68,9 @@ class Globs:
 
 
 def _matching_depths(parts: Sequence[str], pattern: Sequence[str]) -> tuple[list[int], set[int]]:
-    """How many leading parts of the path match the whole pattern: all such numbers; and the places in the pattern at
-    which a longer path may go on. All places in the pattern where a match may be are followed at the same time, so that
-    many `**` cost little."""
+    """Return the numbers of leading parts of the path that match the whole pattern, and the places in the pattern at
+    which a longer path may go on. All places where a match is possible are followed at the same time, so that many `**`
+    cost little."""
     depths = []
     places = _beyond_stars({0}, pattern)
     for depth, part in enumerate(parts, 1):

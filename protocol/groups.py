@@ -17,16 +17,16 @@ _PART = r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?"
 
 
 class GroupKind(StrEnum):
-    """What the members have to do with each other: those of an array run each for itself, those of a gang all at the
-    same time."""
+    """How the members are related: those of an array run independently, those of a gang all at the same time."""
 
     ARRAY = "array"
     GANG = "gang"
 
 
 class Array(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which members an array has, as (first, last, step), each part behind the one before it; `most`: so many hold
-    resources or are in the queue at once (0: all); `max_fails`: if more of them fail, the rest is ended (-1: never)."""
+    """The members of an array, as (first, last, step), each part behind the one before it. `most`: maximum number of
+    members that hold resources or are in the queue at once (0: no limit); `max_fails`: if more of them fail, the rest
+    is ended (-1: never)."""
 
     parts: tuple[tuple[Number, Number, Number], ...]
     most: Code = 0
@@ -40,12 +40,12 @@ def indexes(parts: tuple[tuple[int, int, int], ...]) -> Iterator[int]:
 
 
 def count(parts: tuple[tuple[int, int, int], ...]) -> int:
-    """How many members these are."""
+    """Return the number of members."""
     return sum(len(range(first, last + 1, step)) for first, last, step in parts)
 
 
 def sound(array: Array) -> BadValue | None:
-    """What is wrong with an array that somebody sends; None: nothing."""
+    """Check a received array. Returns what is wrong; None: nothing."""
     before = -1
     for first, last, step in array.parts:
         if not before < first <= last <= MOST_INDEX or step < 1:
@@ -116,7 +116,7 @@ def member_id(group: str, index: int) -> str:
 
 
 def split_member(text: str) -> tuple[str, int] | None:
-    """The group (or what somebody calls it) and the index, if this may be a member of one."""
+    """Split the id of a member into its group (an id or name) and index; None: it is no id of a member."""
     group, mark, index = text.rpartition("_")
     return (group, int(index)) if mark and group and index.isascii() and index.isdecimal() and len(index) < 10 else None
 
@@ -149,8 +149,8 @@ LONGEST_RANGE = 65535
 
 
 class Gang(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a member is told of its gang: its own `rank`, the names of the nodes and their addresses by rank, and a port
-    on the node of rank 0 where they can meet. That node sees at the launch that nobody listens there."""
+    """The data of its gang that a member gets: its own `rank`, the names of the nodes and their addresses by rank, and
+    a port on the node of rank 0 for their rendezvous. That node checks at the launch that the port is free."""
 
     rank: Index
     nodes: tuple[str, ...]
@@ -176,7 +176,7 @@ def environment(gang: Gang) -> dict[str, str]:
 
 
 def parse_gang(nodes: int | None) -> int:
-    """The field `gang` of a Request: on so many nodes at once; None: an ordinary job. Raises BadValue."""
+    """Parse the number of nodes of a gang to the field `gang` of a Request; None: an ordinary job. Raises BadValue."""
     if nodes is None:
         return 0
     if not 1 <= nodes <= MOST_NODES:

@@ -33,7 +33,7 @@ PEOPLE = (Role.CLIENT, Role.OPERATOR, Role.VIEWER)
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """One peer of one grid. `uri` is how a certificate names it."""
+    """One member of one grid. `uri` is its name in a certificate."""
 
     grid: str
     role: Role

@@ -30,7 +30,7 @@ MOST_AFTER = 1000
 
 
 class After(StrEnum):
-    """What has to have become of the other job: it has started; it has ended with exit code 0; it has ended."""
+    """The condition on the other job: it has started; it has ended with exit code 0; it has ended."""
 
     STARTED = "after"
     OK = "after-ok"
@@ -113,7 +113,7 @@ def check_limits(limits: JobLimits, time_limit: float) -> None:
 
 
 def _warning(text: str) -> tuple[int, float]:
-    """Of `USR1@60`: SIGUSR1, a minute before."""
+    """Parse a signal and the seconds before the end: `USR1@60` is SIGUSR1, a minute before."""
     name, at, before = text.partition("@")
     number = SIGNALS.get(name.strip().upper().removeprefix("SIG"))
     if number is None and name.strip().isdecimal():
@@ -125,7 +125,7 @@ def _warning(text: str) -> tuple[int, float]:
 
 
 def parse_factor(text: str) -> int:
-    """How many times as much: `2x`, `1.5x` or `2`, in thousandths; above 1 and up to 100. Raises BadValue."""
+    """Parse a factor (`2x`, `1.5x` or `2`), in thousandths; above 1 and up to 100. Raises BadValue."""
     try:
         number = Decimal(text.strip().lower().removesuffix("x"))
     except InvalidOperation:
@@ -136,8 +136,8 @@ def parse_factor(text: str) -> int:
 
 
 class GpuUse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How busy a GPU was, in percent: the mean of the samples, and the highest. Where several jobs share it, it is
-    what all of them make of it."""
+    """The utilisation of a GPU in percent: the mean of the samples, and the highest. If several jobs share it, it is
+    the use by all of them."""
 
     uuid: Word
     mean: Finite = 0.0
@@ -146,9 +146,9 @@ class GpuUse(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Use(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What one allocation used in the last `seconds`: cores' worth of CPU time (mean, and the highest sample), and the
-    most resident memory in bytes. `gpu_memory`: the most bytes that its processes had on one GPU at once (0: nobody
-    knows, as with drivers that name no processes). `usual`: the cores' worth that it did not exceed in 99 of 100
-    samples of the last `usual_for` seconds, ten minutes at most (0: nothing is known)."""
+    most resident memory in bytes. `gpu_memory`: the most bytes that its processes had on one GPU at once (0: unknown,
+    as with drivers that name no processes). `usual`: the cores' worth that it did not exceed in 99 of 100 samples of
+    the last `usual_for` seconds, ten minutes at most (0: unknown)."""
 
     allocation: Word
     seconds: Span
@@ -162,9 +162,9 @@ class Use(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Used(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What an attempt of a job used, as far as it was told: over `seconds` of it, CPU time in core-seconds and the most
-    cores at once, the most memory, and, times seconds, how many of its GPUs were busy (0.5: one half of the time);
-    `gpu_memory`: the most bytes on one GPU (0: nobody knows)."""
+    """The resources that an attempt of a job used, as far as they were reported, over `seconds`: CPU time in
+    core-seconds and the most cores at once, the most memory, and GPU-seconds (utilisation times seconds, over all its
+    GPUs); `gpu_memory`: the most bytes on one GPU (0: unknown)."""
 
     allocation: str
     seconds: Finite = 0.0
@@ -185,8 +185,8 @@ class Used(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return self.gpu_seconds / self.seconds if self.seconds else 0.0
 
     def plus(self, use: Use) -> "Used":
-        """With what was told now. Sums stay within the bounds of their fields, whatever a node tells: who reads a job
-        that is beyond them, the next start of the coordinator too, could not."""
+        """Add a report. Sums stay within the bounds of their fields whatever a node reports: a job beyond them could
+        not be decoded, not even at the next start of the coordinator."""
         return Used(
             allocation=self.allocation,
             seconds=_sum(self.seconds, use.seconds),
@@ -207,7 +207,8 @@ PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_*", "TZ", "TMPDIR", 
 
 
 class Priority(IntEnum):
-    """One order with two vocabularies: `medium` is also called normal, `urgent` also critical."""
+    """Priorities in ascending order, with a second vocabulary: `medium` is also called normal, `urgent` also
+    critical."""
 
     LOW = 0
     MEDIUM = 1
@@ -218,7 +219,7 @@ class Priority(IntEnum):
 
     @property
     def word(self) -> str:
-        """What it is called wherever it is printed."""
+        """Its printed name."""
         return self.name.lower()
 
 
@@ -254,7 +255,7 @@ def parse_order(text: str) -> ServiceOrder:
 
 
 class LimitBy(StrEnum):
-    """What a job is taken to run for at most, where it is compared with others."""
+    """The source of the run time at which a job is compared with others."""
 
     LIMIT = "limit"
     """Its time limit, with its grace."""
@@ -269,7 +270,8 @@ class LimitBy(StrEnum):
 class Precedence(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a job stands in the order of service by waiting time (docs/shares.md): how long it has waited, the `limit`
     that it is compared by (s) and what that is, its `value`, of which the highest is served next, and seconds until it
-    is overdue (0: it is), from when on it comes first. `credit`: what its user's loans take off their share."""
+    is overdue (0: it is), from when on it comes first. `credit`: the amount by which its user's loans lower their
+    share."""
 
     waited: Finite
     limit: Finite
@@ -280,7 +282,7 @@ class Precedence(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class State(StrEnum):
-    """Where a job or its allocation stands. STARTING, RUNNING, STOPPING and LOST hold resources."""
+    """The state of a job or its allocation. STARTING, RUNNING, STOPPING and LOST hold resources."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -328,11 +330,10 @@ class Cause(StrEnum):
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """How a job ended. `code` is its exit code, `signal` what ended it (0: none); `text` says the cause in words.
 
-    `started`: false only where it is sure that the command never ran. Sizes are bytes of output ever written;
-    `stdout_tail` and `stderr_tail` hold the last bytes of each (at most TAIL_BYTES), so that they are known when the
-    node is not there any more.
-    `suspended`: so many of its `seconds` it was frozen since the node's owner was there.
-    `cpu_seconds` and `peak_memory` (bytes) are the whole process tree's as far as the kernel told.
+    `started`: false only if the command certainly never ran. Sizes are bytes of output ever written; `stdout_tail` and
+    `stderr_tail` hold the last bytes of each (at most TAIL_BYTES), so that they are known when the node is gone.
+    `suspended`: the part of its `seconds` for which it was frozen because the node's owner was active. `cpu_seconds`
+    and `peak_memory` (bytes) are the whole process tree's as far as the kernel told.
     """
 
     cause: Cause
@@ -355,7 +356,7 @@ TEXT_CHARS = 2000
 
 
 def bounded(outcome: Outcome) -> Outcome:
-    """An outcome as it is kept: of a text and of tails that no agent of ours sends, what may be kept of them."""
+    """Return an outcome with its text and tails cut to what is kept; the agents of this grid send no longer ones."""
     long = max(len(outcome.stdout_tail), len(outcome.stderr_tail)) > TAIL_BYTES
     if not long and len(outcome.text) <= TEXT_CHARS:
         return outcome
@@ -377,8 +378,8 @@ GRID_FAILED = 125
 
 
 def exit_status(outcome: Outcome, grid_failed: int = GRID_FAILED) -> int:
-    """What `grid run-shared` exits with: the job's own code, 128+N for signal N, or one of the grid's own codes;
-    `grid_failed` where the grid is at fault."""
+    """Return the exit code of `grid run-shared`: the job's own code, 128+N for signal N, or one of the grid's own
+    codes; `grid_failed` if the grid is at fault."""
     match outcome.cause:
         case Cause.EXITED:
             return outcome.code
@@ -403,7 +404,7 @@ def exit_status(outcome: Outcome, grid_failed: int = GRID_FAILED) -> int:
 
 
 class OutputFull(StrEnum):
-    """What becomes of a job that is further ahead of the reader of its output than its node keeps: it waits, as at a
+    """What happens to a job that is further ahead of the reader of its output than its node keeps: it waits, as at a
     pipe, or the middle of its output is dropped."""
 
     WAIT = "wait"
@@ -419,15 +420,14 @@ def parse_output_full(text: str) -> OutputFull:
 
 
 class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The command and its surroundings. `workdir` is an absolute path on the node (empty: a fresh directory);
-    `bundle` is the hash of the manifest of what the caller shipped into it (empty: nothing); times are seconds
-    (`time_limit` 0: none; `grace` is what a job gets between SIGTERM and SIGKILL). With a `boost` the command
-    is made on the node: it starts a raylet for that. `stdin`: its standard input is a pipe that its submitter fills
-    while it runs (PutInput); else it is empty. `attached`: its submitter reads its output from the beginning on;
-    `output_full` is for whoever reads it as it runs. `hold`: nothing is run; what is granted is kept for other
-    jobs of its submitter, until its time limit. `features`: numbers by which its needs may grow, by name. `keep_all`:
-    cores that it holds and does not use are lent to nobody. `finish_by`: when its submitter
-    wants it to be over (grid time; 0: no matter when)."""
+    """The command and its surroundings. `workdir` is an absolute path on the node (empty: a fresh directory); `bundle`
+    is the hash of the manifest of what the caller shipped into it (empty: nothing); times are seconds (`time_limit` 0:
+    none; `grace` is what a job gets between SIGTERM and SIGKILL). With a `boost` the command is made on the node: it
+    starts a raylet for that. `stdin`: its standard input is a pipe that its submitter fills while it runs (PutInput);
+    else it is empty. `attached`: its submitter reads its output from the beginning on; `output_full` is for whoever
+    reads it as it runs. `hold`: nothing is run; what is granted is kept for other jobs of its submitter, until its time
+    limit. `features`: numbers by which its needs may grow, by name. `keep_all`: unused cores that it holds are not
+    lent. `finish_by`: the time when its submitter wants it to be over (grid time; 0: none)."""
 
     argv: tuple[str, ...]
     env: dict[str, str] = {}
@@ -451,7 +451,7 @@ MOST_RETRIES = 100
 
 
 class RetryOn(StrEnum):
-    """What may have happened to a job that is to be run again."""
+    """The ends after which a job is run again."""
 
     LOST = "lost"
     FAILED = "failed"
@@ -484,12 +484,11 @@ def parse_retries(words: Iterable[str], retries: int | None, memory: str | None 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
     """What a job needs. `nodes` are preferred, not required. `immediate`: end as not placed if it cannot start now.
-    `retry_on`: after which ends it is run again, at most `retries` times; never unless its owner said so. `requeue`: it
-    waits again, with its age, where the grid itself took its place back (preempted, recalled, drained); else it ends.
-    `retry_memory`: after it ran out of the memory it was granted, it asks for this many thousandths of that (0: 1000).
-    Without a `strategy` the grid's own decides; `constraints` say what its node has to be. `revocable`: it may also run
-    on cores that another allocation holds and does not use, until that one wants them (docs/unused.md).
-    """
+    `retry_on`: after which ends it is run again, at most `retries` times; never unless its owner allows it. `requeue`:
+    it waits again, with its age, after an eviction (preempted, recalled, drained); else it ends. `retry_memory`: after
+    it ran out of the memory it was granted, it asks for this many thousandths of that (0: 1000). Without a `strategy`
+    the grid's own decides; `constraints` restrict its node. `revocable`: it may also run on cores that another
+    allocation holds and does not use, until that one wants them (docs/unused.md)."""
 
     resources: Resources
     priority: Priority = Priority.MEDIUM
@@ -520,7 +519,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One line of a job's story: when (grid time, seconds since the epoch), the state entered, and what happened."""
+    """One line of a job's story: when (grid time, seconds since the epoch), the state entered, and a text."""
 
     at: Finite
     state: State

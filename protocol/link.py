@@ -40,7 +40,8 @@ class _Unsendable(Exception):
 
 
 def _no_answer(message: Any, error: BadValue, to_client: bool) -> Any:
-    """The answer to the same question that says why there is none. Raises BadValue for what answers no question."""
+    """Return an answer to the same question that says why the intended one cannot be sent. Raises BadValue if the
+    message answers no question."""
     text = f"the answer cannot be sent: {error.what}: {error.why}".encode(errors="backslashreplace").decode()[:1000]
     match message:
         case Output():
@@ -151,7 +152,7 @@ class Link:
         self.welcome = welcome
 
     def refuse(self, refused: Refused) -> None:
-        """Say why not; the shell writes it and closes."""
+        """Queue a refusal; the shell writes it and closes."""
         self._queue.append(refused)
 
     def send(self, *messages: Any) -> None:
@@ -159,9 +160,9 @@ class Link:
         self._queue.extend(messages)
 
     def data_to_send(self) -> list[bytes]:
-        """The frames to write now. A hello, welcome or refusal is a frame of its own; the rest travels together, in as
-        many frames as the peer's limit asks for. Nothing but these three leaves before the link is open. A message that
-        cannot be encoded raises BadValue and is dropped; the others leave with the next call."""
+        """Return the frames to write now. A hello, welcome or refusal is a frame of its own; the rest travels together,
+        in as many frames as the peer's limit requires. Only these three are sent before the link is open. A message
+        that cannot be encoded raises BadValue and is dropped; the others leave with the next call."""
         sent, queue = self._sent, list(self._queue)
         try:
             return self._frames(None)
@@ -171,9 +172,9 @@ class Link:
             raise error.reason from None
 
     def data_to_send_anyway(self) -> tuple[list[bytes], list[tuple[Any, BadValue]]]:
-        """The same for services, where one message must not harm another. What cannot be encoded is sent with its texts
-        escaped; else as an answer that says why there is none, where it answers a question; else not at all. Also
-        returned: these messages, each with what is wrong with it."""
+        """As `data_to_send`, for services, where one message must not harm another. A message that cannot be encoded is
+        sent with its texts escaped; else, if it answers a question, an answer with the error is sent instead; else it
+        is dropped. Returns the frames, and these messages with their errors."""
         unsent: list[tuple[Any, BadValue]] = []
         return self._frames(unsent), unsent
 
@@ -233,5 +234,5 @@ class Link:
                 return
 
     def deadline(self) -> float:
-        """When the peer counts as gone unless it is heard before."""
+        """Return when the peer counts as gone unless it is heard before."""
         return self.last_received + SILENCE

@@ -39,8 +39,8 @@ _VALUE_CHARS = 63
 
 
 class Drain(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A node gets no new job: since when (grid time), by whom, why, and until when what runs there may go on
-    (`deadline`, grid time; 0: to its end)."""
+    """A node gets no new job: since when (grid time), by whom, why, and until when its running jobs may continue
+    (`deadline`, grid time; 0: to their end)."""
 
     since: Finite
     by: str = ""
@@ -49,8 +49,8 @@ class Drain(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Aside(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The grid itself gives a node no new job, after `failures` launches in a row failed there: `until` then (grid
-    time; 0: its time is over, and it is on trial), for so many `seconds`; and why the last of them failed."""
+    """The grid itself gives a node no new job after `failures` launches in a row failed there: for how many `seconds`,
+    `until` when (grid time; 0: that time is over, and the node is on trial), and why the last launch failed."""
 
     until: Finite
     seconds: Finite
@@ -59,7 +59,7 @@ class Aside(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class OwnerPolicy(StrEnum):
-    """What becomes of a node's jobs when its owner uses it himself."""
+    """What happens to a node's jobs when its owner uses it."""
 
     CONTINUE = "continue"
     SUSPEND = "suspend"
@@ -123,7 +123,7 @@ NO_SETTINGS = Layer()
 
 
 def over(*layers: Layer) -> Layer:
-    """These layers together: what is set in a later one replaces what is set in an earlier one."""
+    """Merge these layers: what is set in a later one replaces what is set in an earlier one."""
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for layer in layers:
@@ -133,7 +133,7 @@ def over(*layers: Layer) -> Layer:
 
 
 class LendingOrder(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What the operator `by` this name has set for a node, `since` then (grid time)."""
+    """The settings of a node that the operator `by` this name has set, `since` then (grid time)."""
 
     values: Lending
     since: Finite
@@ -141,9 +141,8 @@ class LendingOrder(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 
 class NodeOrders(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """All that was ordered for a node, by the operator and (`aside`) by the grid itself. `labels` stand over those that
-    its agent tells; None: the node has no such label, whatever its agent tells. `lending` stands over the configuration
-    of the grid."""
+    """All orders for a node, by operators and (`aside`) by the grid itself. `labels` override those of its agent; None:
+    the node has no such label, whatever its agent reports. `lending` overrides the configuration of the grid."""
 
     drain: Drain | None = None
     labels: dict[str, str | None] = {}
@@ -167,7 +166,7 @@ NO_ORDERS = NodeOrders()
 
 
 def parse_labels(words: Iterable[str]) -> dict[str, str | None]:
-    """What `K=V` (set) and `K-` (remove) say. Raises BadValue."""
+    """Parse `K=V` (set) and `K-` (remove). Raises BadValue."""
     found: dict[str, str | None] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -198,7 +197,7 @@ def check_labels(labels: Mapping[str, str | None]) -> None:
 
 
 class NodeState(StrEnum):
-    """What the coordinator thinks of a node's link: silent 6 s is suspect, 10 s disconnected, then lost."""
+    """The state of a node's link, as the coordinator sees it: silent 6 s is suspect, 10 s disconnected, then lost."""
 
     UP = "up"
     SUSPECT = "suspect"
@@ -213,7 +212,7 @@ Owners = Annotated[tuple[Word, ...], msgspec.Meta(max_length=OWNERS_MOST)]
 
 
 class GpuFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What does not change about a GPU; `memory` in bytes. `stand_in`: announced as no real device. `numa`: the number
+    """The constant properties of a GPU; `memory` in bytes. `stand_in`: announced as no real device. `numa`: the number
     of the NUMA node it is attached to (-1: not known)."""
 
     uuid: Word
@@ -225,27 +224,24 @@ class GpuFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What does not change about a node while its agent runs.
+    """The properties of a node that do not change while its agent runs.
 
     `cores` are the cores the agent manages (numbers as the kernel's, or virtual ones); `memory` bytes it manages;
     `lendable` is the most it could ever lend, after `max_share_*` and `can_share`: what no request may exceed.
     `instance` is the same for all agents that ever run on one state directory, and of no others but those on a copy of
     it, which `directory` tells apart: the directory's device and inode. `address` is where the agent connects from, as
-    the coordinator sees it.
-    `limits` says who keeps a job's limits of memory, pids, cpuset and cpu: `cgroup v2`, `cgroup v1`, `polling`, `none`.
-    `numa` holds the cores of each NUMA node by its number; empty: not known. `smt` holds the cores of each physical
-    core that has several (protocol/sharing/slack.py).
-    `ray` and `ray_python` are the versions of the Ray that would run its boosts, and of that one's Python; empty: none.
-    `walls` is the level behind which jobs run there (protocol/placement.py), `walls_why` why none stronger; empty
-    counts as `none`. Below `namespace` the node runs jobs of its `owners` (users of the grid)
-    only, unless it `trusts` everyone.
-    `nameless`: why the users of jobs there have no entry in what these see as /etc/passwd, behind walls `user`; empty:
-    they have.
-    `ends` says by what the node knows that nothing of a job lives (agent/launch/isolation.py).
-    `machine`: what the provider that created this machine calls it, as the machine itself was told; empty: not known.
-    `unknown`: why the node does not know what ran on it before, and whether it lives; empty: it knows.
-    `declared`: what is free of a node without agent, as an operator declared it (coordinator/core/nodes/declared.py);
-    None: it has an agent. The coordinator says this, never a node.
+    the coordinator sees it. `limits` says who keeps a job's limits of memory, pids, cpuset and cpu: `cgroup v2`,
+    `cgroup v1`, `polling`, `none`. `numa` holds the cores of each NUMA node by its number; empty: not known. `smt`
+    holds the cores of each physical core that has several (protocol/sharing/slack.py). `ray` and `ray_python` are the
+    versions of the Ray that would run its boosts, and of that one's Python; empty: none. `walls` is the level behind
+    which jobs run there (protocol/placement.py), `walls_why` why none stronger; empty counts as `none`. Below
+    `namespace` the node runs jobs of its `owners` (users of the grid) only, unless it `trusts` everyone. `nameless`:
+    why the users of jobs there have no entry in what these see as /etc/passwd, behind walls `user`; empty: they have.
+    `ends` says by what the node knows that nothing of a job lives (agent/launch/isolation.py). `machine`: the
+    provider's name of this machine, as the machine itself was told; empty: not known. `unknown`: why the node does not
+    know what ran on it before, and whether it lives; empty: it knows. `declared`: the free resources of a node without
+    agent, as an operator declared them (coordinator/core/nodes/declared.py); None: it has an agent. Set by the
+    coordinator, never by a node.
     """
 
     name: Word
@@ -322,9 +318,9 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
     untold: bool = False
 
     def foreign_utilisation(self, lent: bool) -> float:
-        """What others than the grid's jobs use of it, in percent. A driver tells it by process only of those that draw:
-        beside a foreign process that computes, all of it is foreign. Where it tells no processes, all is the grid's if
-        a job holds this GPU (`lent`)."""
+        """Return the utilisation by all except the grid's jobs, in percent. A driver reports it by process only for
+        those that draw: beside a foreign process that computes, all of it is foreign. If it reports no processes, all
+        is the grid's if a job holds this GPU (`lent`)."""
         if not self.processes:
             return 0.0 if lent else self.utilisation
         others = [one for one in self.processes if not one.own]
@@ -364,7 +360,7 @@ class Sample(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class GpuOffer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One GPU as it is lent: `milli` of it is spare, with `memory_free` of its `memory` bytes."""
+    """A GPU as it is offered: `milli` of it is spare, with `memory_free` of its `memory` bytes."""
 
     uuid: Word
     index: Place
@@ -375,7 +371,7 @@ class GpuOffer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Withheld(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node does not offer now and why; `what` is cpu, memory, gpu, a GPU's UUID, or node."""
+    """Resources that a node does not offer now, and why; `what` is cpu, memory, gpu, a GPU's UUID, or node."""
 
     what: Word
     why: Text
@@ -459,7 +455,7 @@ class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def link(self) -> str:
-        """Its state in a word: `no agent` of one that was declared."""
+        """Its state as text: `no agent` for a declared node."""
         return "no agent" if self.facts.declared is not None else str(self.state)
 
 
@@ -474,9 +470,9 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Known(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One allocation an agent knows of, told whole after every reconnect. `outcome` once it is over; `walls` is the
+    """One allocation an agent knows of, sent in full after every reconnect. `outcome` once it is over; `walls` is the
     level behind which its command runs or ran; `stamp` that of its launch. `awaits_reader`: why it is frozen until the
-    reader of its output has read more, where it is."""
+    reader of its output has read more, if so."""
 
     allocation: Word
     state: State

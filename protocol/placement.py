@@ -45,7 +45,7 @@ LEAST_SHARED: Walls = Walls.NAMESPACE
 
 
 class Trust(StrEnum):
-    """Whose jobs a node runs where its walls are weaker than `namespace`: those of its owners, or everyone's."""
+    """The users whose jobs a node runs if its walls are weaker than `namespace`: its owners, or all."""
 
     OWNER = "owner"
     EVERYONE = "everyone"
@@ -66,8 +66,8 @@ def admits(walls: str, owners: tuple[str, ...], trusts: str, user: str) -> bool:
 
 
 def unfit(walls: str, owners: tuple[str, ...], trusts: str, user: str, least: Walls) -> str:
-    """Why a node that tells these facts may not run a job of this user, who asks for this level at least; empty: it
-    may. As the node's own agent sees it: it knows its level."""
+    """Return why a node with these facts may not run a job of this user, who requests this level at least; empty: it
+    may. This is the view of the node's own agent, which knows its level."""
     level = level_of(walls)
     if not level.meets(least):
         return f"its walls are {level}, and the job asks for {least}"
@@ -105,7 +105,7 @@ WORD_CHARS = 150
 
 
 class Strategy(StrEnum):
-    """What makes one node better than another of those that could take a job."""
+    """How nodes are compared that could all take a job."""
 
     LOCAL_FIRST = "local-first"
     BEST_FIT = "best-fit"
@@ -115,15 +115,15 @@ class Strategy(StrEnum):
 
 
 class Local(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is local to a request that goes local-first: the machine it comes from, by its host name, and the files
-    that are shipped with it. The coordinator says this, not the client."""
+    """What is local to a request under local-first: the host name of the machine it comes from, and the files that are
+    shipped with it. Set by the coordinator, not by the client."""
 
     host: str = ""
     bundle: str = ""
 
 
 class Sign(StrEnum):
-    """What a label is asked for."""
+    """The operator of a label rule."""
 
     IS = "="
     IS_NOT = "!="
@@ -131,7 +131,7 @@ class Sign(StrEnum):
 
 
 class LabelRule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node's label has to be: a value, any but this value (also none at all), or just there."""
+    """A rule for a node's label: a value, any but this value (also no such label), or that it exists."""
 
     key: str
     sign: Sign = Sign.THERE
@@ -148,13 +148,14 @@ class LabelRule(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Constraints(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, cache_hash=True):
-    """What a node has to be. `only`: one of these; `exclude`: none of these; each of the `labels` rules is met.
+    """Restrictions on the node of a request. `only`: one of these; `exclude`: none of these; each of the `labels` rules
+    is met.
 
-    The GPUs of the grant are of this `gpu_model` (see `same_model`), and each has `gpu_memory` bytes free that nobody
-    else was granted: of a device that is shared, all that was asked for so is added up.
+    The GPUs of the grant are of this `gpu_model` (see `same_model`), and each has `gpu_memory` bytes free that are not
+    granted to others: on a shared device the requested amounts add up.
 
     `near` are jobs or groups by their ids: where one of each holds a place, or anywhere when it is over. `apart` are
-    such ids, or names as `user/name`: on no node where one called so holds a place.
+    such ids, or names as `user/name`: on no node where a job of that name holds a place.
 
     `walls`: jobs run there behind this level or a stronger one.
     """
@@ -185,7 +186,7 @@ def same_model(pattern: str, model: str) -> bool:
 
 
 def called(word: str) -> str:
-    """What `near` and `apart` hold, for people."""
+    """Return a member of `near` or `apart` as text for people."""
     return word.partition("/")[2] or word
 
 
@@ -250,7 +251,8 @@ def _unique(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def complaint(asked: Constraints, gpu: int) -> BadValue | None:
-    """What is wrong with constraints of a request for so many milli-GPUs, whatever the grid's nodes are."""
+    """Return what is wrong with constraints of a request for `gpu` milli-GPUs, whatever the grid's nodes are; None:
+    nothing."""
     names = [*asked.only, *asked.exclude, *asked.near, *asked.apart]
     words = [*names, asked.gpu_model, *(text for rule in asked.labels for text in (rule.key, rule.value))]
     if not all(names):

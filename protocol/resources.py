@@ -111,8 +111,8 @@ class GpuShare(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     memory: Count = 0
 
     def reserved(self, total: int) -> int:
-        """The bytes that nobody else is granted, of a device with so many: all of it for who has it alone, else what
-        was asked for, or the same part of the memory as of the device."""
+        """Return the memory (bytes) of a device with `total` bytes that is granted exclusively: all of it for a whole
+        device, else what was requested, or the same part of the memory as of the device."""
         if self.milli >= MILLI:
             return total
         return self.memory or total * self.milli // MILLI
@@ -136,13 +136,13 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def resources(self) -> Resources:
-        """The same as a plain amount: what nobody else can hold."""
+        """The same as a plain amount: what is held exclusively."""
         cpu = len(self.cores) * MILLI + self.shared_milli
         return Resources(cpu, self.memory, sum(gpu.milli for gpu in self.gpus) if self.gpus else 0)
 
     @property
     def charged(self) -> Resources:
-        """What it counts in the share of its user: slack by half."""
+        """The amount that counts in the share of its user: slack by half."""
         if not self.slack:
             return self.resources
         return self.resources + Resources(cpu=self.slack_milli // 2)

@@ -119,7 +119,7 @@ def unknown_node(
     among: str = "the nodes of this grid are",
     hint: str = "see `grid nodes`",
 ) -> BadValue:
-    """The answer to who names a node that is none of these: which there are, and which of them may be meant."""
+    """Return the error for an unknown node name: it lists the known nodes, and suggests similar ones."""
     name = name[:CHARS]
     known = listed(sorted(names, key=by_number), NAMED)
     return BadValue(

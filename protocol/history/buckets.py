@@ -22,8 +22,8 @@ class MeanMax(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class GpuBucket(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One GPU: utilisation in percent, memory in bytes. `foreign`: utilisation while programs of others were on it, and
-    `memory_foreign` what all but the grid's jobs had of its memory."""
+    """One GPU: utilisation in percent, memory in bytes. `foreign`: utilisation while foreign programs were on it, and
+    `memory_foreign`: its memory used by all except the grid's jobs."""
 
     uuid: Word
     utilisation: MeanMax = MeanMax()
@@ -34,10 +34,10 @@ class GpuBucket(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Bucket(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a node measured in ten seconds. `number` counts them by the node's boot-time clock; `samples` went into it,
-    each weighted by the time it is about. CPU in cores' worth, memory in bytes, disk and network in bytes per second,
-    both directions together; `waiting`: percent of time that programs of others waited for cpu, memory, io.
-    `cores` and `memory_total`: what the agent manages. A GPU that could not be read is absent."""
+    """The measurements of a node in ten seconds. `number` counts buckets by the node's boot-time clock; each of the
+    `samples` is weighted by the time it covers. CPU in cores' worth, memory in bytes, disk and network in bytes per
+    second, both directions together; `waiting`: percent of time that foreign programs waited for cpu, memory, io.
+    `cores` and `memory_total`: those managed by the agent. A GPU that could not be read is absent."""
 
     number: Number
     samples: Count

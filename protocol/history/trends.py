@@ -14,7 +14,8 @@ POINTS = 60
 
 
 class Measured(StrEnum):
-    """What trends are told of. Use is a part of what the node has (0 to 1); disk and net are bytes per second."""
+    """The measured resource of a trend. Use is a part of what the node has (0 to 1); disk and net are bytes per
+    second."""
 
     CPU = "cpu"
     MEMORY = "memory"
@@ -49,10 +50,10 @@ class Forecast(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Trend(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One resource of a node over a window, by all and (`owner`) by the owner alone. `level`: the median; `spread`:
-    between the quartiles; `p95`; `slope`: change an hour; `last`: the newest value; of `buckets` of `step` seconds that
-    were measured. `why`: why there is no trend. `points`: the mean of equal parts of the window, below 0 where nothing
-    was measured. `unsure`: why there is no forecast."""
+    """One resource of a node over a window, for all use and (`owner`) for the owner's use alone. `level`: the median;
+    `spread`: between the quartiles; `p95`; `slope`: change an hour; `last`: the newest value; of `buckets` of `step`
+    seconds that were measured. `why`: the reason if there is no trend. `points`: the mean of equal parts of the window,
+    below 0 where nothing was measured. `unsure`: the reason if there is no forecast."""
 
     what: Measured
     step: Span
@@ -70,9 +71,10 @@ class Trend(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class IdleChance(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The probability that a node stays idle for `seconds` more. `cases` times it was idle for about as long as now, of
-    which `lasted` so long; `past`: the number of all cases of the node, however long it had been idle then. In the grid
-    forecasts like this were `told` so often, of which `true`; `believed`: that is about as often as they said."""
+    """The probability that a node stays idle for `seconds` more. The node was idle for about as long as now in `cases`
+    cases, and stayed so for `seconds` in `lasted` of them; `past`: the number of all its cases, however long it had
+    been idle. In the whole grid, similar forecasts were made `told` times, and came true `true` times; `believed`: that
+    is about as often as forecast."""
 
     seconds: Span
     probability: Finite

@@ -24,7 +24,7 @@ class Heartbeat(Message, frozen=True, tag="heartbeat"):
 
 
 class Inventory(Message, frozen=True, tag="inventory"):
-    """All allocations the agent knows of, the whole set, after every hello: what is not here is not there."""
+    """All allocations the agent knows of, sent after every hello: a missing one is unknown to it."""
 
     known: tuple[Known, ...]
 
@@ -59,10 +59,10 @@ class Exited(Message, frozen=True, tag="exited"):
 
 
 class Suspended(Message, frozen=True, tag="suspended"):
-    """The node's owner is back, for that `why`, and the allocation has been frozen for `lasted` seconds; or, where
-    `why` is empty, it goes on after so many. `in_all`: seconds it was frozen so far: its time limit is put off by so
-    much. Told again after every reconnect. `by_holder`: not for the owner, but for the allocation that holds the cores
-    it runs on."""
+    """The node's owner is active (`why` says how), and the allocation has been frozen for `lasted` seconds; or, if
+    `why` is empty, it continues after that time. `in_all`: seconds it was frozen so far, by which its time limit is
+    extended. Sent again after every reconnect. `by_holder`: it is frozen not for the owner, but for the allocation that
+    holds the cores it runs on."""
 
     allocation: Word
     why: Text = ""
@@ -73,7 +73,7 @@ class Suspended(Message, frozen=True, tag="suspended"):
 
 class AwaitsReader(Message, frozen=True, tag="awaits-reader"):
     """The allocation has been frozen for `lasted` seconds, since an attached reader is so far behind its output
-    (`why`); or, where `why` is empty, it goes on after so many. Its time limit goes on meanwhile."""
+    (`why`); or, if `why` is empty, it continues after that time. Its time limit is not extended."""
 
     allocation: Word
     why: Text = ""
@@ -93,24 +93,24 @@ class Recalled(Message, frozen=True, tag="recalled"):
 
 
 class Noted(Message, frozen=True, tag="noted"):
-    """What the node has to say of the allocation, for its events: that it left its cores, or that something of it lives
-    though it was killed. Told once."""
+    """A note of the node for the allocation's events: that it left its cores, or that something of it lives though it
+    was killed. Sent once."""
 
     allocation: Word
     text: Text
 
 
 class InUse(Message, frozen=True, tag="in-use"):
-    """What the allocations that run on a node used since this was last told. One that is not told of was not
+    """The use of the allocations that run on a node since the last such message. An allocation that is missing was not
     measured."""
 
     uses: tuple[Use, ...]
 
 
 class Buckets(Message, frozen=True, tag="buckets"):
-    """What the node measured, in buckets of ten seconds, the oldest first. `at` is the node's boot-time clock when this
-    was sent. A bucket is told once on a connection, and again on the next one until BucketsKept acknowledges it, for an
-    hour at most."""
+    """Measurements of the node, in buckets of ten seconds, the oldest first. `at` is the node's boot-time clock when
+    this was sent. A bucket is sent once on a connection, and again on the next one until BucketsKept acknowledges it,
+    for an hour at most."""
 
     at: Finite
     buckets: Annotated[tuple[Bucket, ...], msgspec.Meta(max_length=PER_MESSAGE)]
@@ -179,7 +179,7 @@ class Signal(Message, frozen=True, tag="signal"):
 
 
 class Extend(Message, frozen=True, tag="extend"):
-    """Give this allocation another time limit, in seconds from its start; 0 is none."""
+    """Set another time limit for this allocation, in seconds from its start; 0 is none."""
 
     allocation: Word
     limit: Finite
@@ -205,7 +205,7 @@ class BucketsKept(Message, frozen=True, tag="buckets-kept"):
 
 
 class Renewed(Message, frozen=True, tag="renewed"):
-    """The heartbeat sent at `at` (the node's own clock) was heard: all leases there run anew from that moment."""
+    """The heartbeat sent at `at` (the node's own clock) was received: all leases there are renewed from that moment."""
 
     at: Finite
 

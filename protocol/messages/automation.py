@@ -63,16 +63,17 @@ class OrderScaling(Message, frozen=True, tag="order-scaling"):
 
 
 class GetBalancing(Message, frozen=True, tag="get-balancing"):
-    """How the grid rebalances, and what it did last: answered by BalancingStatus. `past` as in GetStatus."""
+    """Request the state of rebalancing and its last moves: answered by BalancingStatus. `past` as in GetStatus."""
 
     id: Number
     past: Word = ""
 
 
 class BalancingStatus(Message, frozen=True, tag="balancing-status"):
-    """Mode and policy in effect, what is `configured`, and what operators have set over it. `address`: of the Ray
-    cluster (empty: there is none); `last`: the last pass (None: none yet); `recent` moves, the oldest first; who is
-    `barred` from what; and the nodes, in the order of their names. `past` as in Status."""
+    """The mode and policy in effect, those `configured`, and those that operators have set instead. `address`: of the
+    Ray cluster (empty: there is none); `last`: the last pass (None: none yet); `recent` moves, the oldest first;
+    `barred`: lenders that may not make a move yet, and why; and the nodes, in the order of their names. `past` as in
+    Status."""
 
     id: Number
     balancing: Balancing
@@ -87,13 +88,13 @@ class BalancingStatus(Message, frozen=True, tag="balancing-status"):
 
 
 class SuggestBoosts(Message, frozen=True, tag="suggest-boosts"):
-    """Ask Ray now, and say what a pass would do: answered by Suggestions."""
+    """Query Ray now, and return what a pass would do: answered by Suggestions."""
 
     id: Number
 
 
 class Suggestions(Message, frozen=True, tag="suggestions"):
-    """What a pass would do now under this mode and policy."""
+    """The moves of a pass that ran now under this mode and policy."""
 
     id: Number
     balancing: Balancing

@@ -11,10 +11,10 @@ from distributed_grid.protocol.resources import Code, Count, Finite, Number, Res
 
 
 class RequestBoost(Message, frozen=True, tag="request-boost"):
-    """Lend so much (cores, GPUs, GB) to this node through its Ray cluster, for `duration` seconds. From `source` if it
-    has room, else from the best node; from `only_source` alone if one is named. `wait`: also if there is no room now.
-    `exclusive`: for programs that use its placement group alone. `walls`: from a node with walls of this level or a
-    stronger one. Answered by Submitted, and then as a Submit."""
+    """Lend this amount (cores, GPUs, GB) to this node through its Ray cluster, for `duration` seconds. From `source` if
+    it has room, else from the best node; from `only_source` alone if one is named. `wait`: also if there is no room
+    now. `exclusive`: for programs that use its placement group alone. `walls`: from a node with walls of this level or
+    a stronger one. Answered by Submitted, and then as a Submit."""
 
     id: Number
     key: Word
@@ -32,7 +32,7 @@ class RequestBoost(Message, frozen=True, tag="request-boost"):
 
 
 class ExtendBoost(Message, frozen=True, tag="extend-boost"):
-    """Let this boost end so many seconds later. Answered by Done once it is on disk."""
+    """Let this boost end this many seconds later. Answered by Done once it is on disk."""
 
     id: Number
     boost: Word
@@ -49,9 +49,9 @@ class ListBoosts(Message, frozen=True, tag="list-boosts"):
 
 
 class RayNode(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A node as Ray shows it: its status (running, idle, draining), and what it has and what of it is free in Ray's own
-    words and units (cores, GPUs, bytes). `boost`: the job whose raylet it is, lent by the node `source` for `target`,
-    as its labels say; `orphan` says why that is no boost of this grid, where it is none."""
+    """A node as Ray shows it: its status (running, idle, draining), and its total and available resources in Ray's own
+    names and units (cores, GPUs, bytes). `boost`: the job whose raylet it is, lent by the node `source` for `target`,
+    according to its labels; `orphan` says why that is no boost of this grid, if it is none."""
 
     id: str
     ip: str = ""
@@ -67,8 +67,8 @@ class RayNode(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Demand(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What waits in Ray: `count` tasks or actors that ask for `shape` each (in Ray's words and units); with `group` it
-    is one placement group, and they are its bundles."""
+    """Waiting demand in Ray: `count` tasks or actors that request `shape` each (in Ray's names and units); with `group`
+    it is one placement group, and they are its bundles."""
 
     count: Count
     shape: dict[str, Finite] = {}
@@ -105,14 +105,14 @@ class Boosts(Message, frozen=True, tag="boosts"):
 
 
 class GetStatus(Message, frozen=True, tag="get-status"):
-    """How the grid is: answered by Status. `past`: only of the nodes behind the one of this name."""
+    """Request the status of the grid: answered by Status. `past`: only of the nodes behind the one of this name."""
 
     id: Number
     past: str = ""
 
 
 class Durations(msgspec.Struct, frozen=True, array_like=True):
-    """Quantiles of so many durations (s), each within one percent."""
+    """Quantiles of `count` durations (s), each within one percent."""
 
     count: Count
     median: Span
@@ -121,11 +121,11 @@ class Durations(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Status(Message, frozen=True, tag="status"):
-    """One screen of the grid. `counts` are live jobs by state; `ended` those since the start by cause; `trouble` says,
-    where there is any, why no new jobs are taken. The nodes are in the order of their names; `past` is the last one's
-    where there are more than one answer holds. `at` is the coordinator's clock. `waits` and `runs`: for how long the
-    jobs that ended since the start waited and ran, of those that ran; so many of all that ended were `placed`, and held
-    and used core-seconds. `moves` of rebalancing were made since the start."""
+    """The status of the grid. `counts` are live jobs by state; `ended` those since the start by cause; `trouble`: why
+    no new jobs are accepted, if so. The nodes are in the order of their names; `past` is the last one's if there are
+    more than one answer holds. `at` is the coordinator's clock. `waits` and `runs`: how long the jobs that ended since
+    the start waited and ran, of those that ran; of all that ended, `placed` were placed, and they held and used this
+    many core-seconds. `moves`: the number of moves of rebalancing since the start."""
 
     id: Number
     grid: str
@@ -147,7 +147,7 @@ class Status(Message, frozen=True, tag="status"):
 
 
 class GetShared(Message, frozen=True, tag="get-shared"):
-    """What is offered and what is lent: answered by Shared. `past` as in GetStatus."""
+    """Request the offered and lent resources: answered by Shared. `past` as in GetStatus."""
 
     id: Number
     node: str = ""
@@ -155,8 +155,8 @@ class GetShared(Message, frozen=True, tag="get-shared"):
 
 
 class Shared(Message, frozen=True, tag="shared"):
-    """All offers and all allocations, node by node. `past` as in Status. `lasting`: how likely a node stays idle for
-    two hours more, by its name, where that is forecast and believed."""
+    """All offers and all allocations, node by node. `past` as in Status. `lasting`: the probability that a node stays
+    idle for two hours more, by its name, if there is a reliable forecast."""
 
     id: Number
     offers: tuple[OfferView, ...]
@@ -166,9 +166,9 @@ class Shared(Message, frozen=True, tag="shared"):
 
 
 class MakeToken(Message, frozen=True, tag="make-token"):
-    """Make a token with which somebody may join: answered by TokenMade. `name`: what a node will be called, a pattern
-    of what it may be called, or empty; a person's name is needed. `ttl`: seconds. `bearer`: one to be shown with each
-    connection of that person's programs instead, as long as it holds."""
+    """Make a token for joining: answered by TokenMade. `name`: of the node that joins, a pattern of its name, or empty;
+    the name of a person is required. `ttl`: seconds. `bearer`: make a bearer token instead, which that person's
+    programs show with each connection until it expires."""
 
     id: Number
     role: Role
@@ -188,7 +188,7 @@ class TokenMade(Message, frozen=True, tag="token-made"):
 
 
 class ListAccess(Message, frozen=True, tag="list-access"):
-    """Who may come in: answered by Access."""
+    """List the tokens and certificates of the grid: answered by Access."""
 
     id: Number
 

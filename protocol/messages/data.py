@@ -24,8 +24,8 @@ class WantOutput(Message, frozen=True, tag="want-output"):
 
 
 class Output(Message, frozen=True, tag="output"):
-    """Bytes of a stream at `offset`. `gap`: bytes before `offset` that are gone from the disk (the asked offset lies
-    in it). `end`: no more will ever come after these. `error` instead of bytes where there is none to give."""
+    """Bytes of a stream at `offset`. `gap`: bytes before `offset` that are gone from the disk (the requested offset
+    lies in it). `end`: these are the last bytes. `error`: why there are no bytes to send."""
 
     id: Number
     offset: Count
@@ -54,7 +54,7 @@ class FileEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Files(Message, frozen=True, tag="files"):
-    """What matched."""
+    """The files that matched."""
 
     id: Number
     files: tuple[FileEntry, ...] = ()
@@ -75,7 +75,8 @@ class WantFile(Message, frozen=True, tag="want-file"):
 
 
 class FileData(Message, frozen=True, tag="file-data"):
-    """Bytes of a file; `end` when it has no more. `hole`: instead of bytes, so many zeros that take no room there."""
+    """Bytes of a file; `end` when it has no more. `hole`: in place of bytes, this many zeros that take no space
+    there."""
 
     id: Number
     data: bytes = b""
@@ -101,8 +102,8 @@ class PutInput(Message, frozen=True, tag="put-input"):
 
 class InputTaken(Message, frozen=True, tag="input-taken"):
     """The allocation's standard input is in its pipe up to `offset`; the node has it up to `next`, and takes bytes
-    before `until`, the credit. `over`: it takes no more, since all is in the pipe, or nobody reads that. `error`: it
-    was not taken now."""
+    before `until`, the credit. `over`: it takes no more, since all is in the pipe, or the pipe is not read any more.
+    `error`: it was not taken now."""
 
     id: Number
     offset: Count = 0

@@ -31,13 +31,13 @@ class Hello(Message, frozen=True, tag="hello"):
 
 
 class Welcome(Message, frozen=True, tag="welcome"):
-    """The coordinator's answer to a hello: its own versions, its epoch, the session, and how often to be heard.
-    `instance` is this coordinator process's own: two that claim the same epoch of a grid are told apart by it. `renew`:
-    the certificate that a client came with is old enough to be renewed (WantCertificate), and `renew_in`: it will be in
-    so many seconds (0: not known). `user`: who the peer is to the grid, which its connection has told, and `role` as
-    what. `stamp`: an agent keeps it, for its next hello. `settings`: those of the grid for this node; an agent follows
-    them, and lends no more than its own configuration says either. `reached_at`: told to people, where others reach
-    this coordinator, as it knows itself (an address; empty: it does not)."""
+    """The coordinator's answer to a hello: its own versions, its epoch, the session, and the interval of heartbeats.
+    `instance` identifies this coordinator process among those that claim the same epoch of a grid. `renew`: the
+    certificate that a client came with is old enough to be renewed (WantCertificate), and `renew_in`: it will be in
+    this many seconds (0: not known). `user` and `role`: those of the peer in the grid, according to its connection.
+    `stamp`: an agent keeps it, for its next hello. `settings`: those of the grid for this node; an agent follows them,
+    and lends no more than its own configuration says either. `reached_at`: sent to people, the address at which others
+    reach this coordinator (empty: unknown)."""
 
     protocol: tuple[Code, Code]
     software: str
@@ -71,9 +71,9 @@ AUTHORITY_PATH = "/v1/ca"
 
 
 class Join(Message, frozen=True, tag="join"):
-    """Let me in: the id and secret of a token, what I would be called if the token leaves that open, and a certificate
-    request (PEM) for a key that never leaves my machine. `to_be`: what I mean to become, `node` or `person`; a token
-    for something else is refused and not used up (empty: whatever the token says)."""
+    """Request a certificate: the id and secret of a token, the wanted name if the token leaves that open, and a
+    certificate request (PEM) for a key that stays on this machine. `to_be`: the wanted kind of member, `node` or
+    `person`; a token for another kind is refused and not used up (empty: that of the token)."""
 
     token: Word
     secret: Word
@@ -93,15 +93,15 @@ class Joined(Message, frozen=True, tag="joined"):
 
 
 class WantCertificate(Message, frozen=True, tag="want-certificate"):
-    """A new certificate for who is on this connection, by a request (PEM) for a key that was made anew; the one that
-    it was opened with stays good until it expires. Answered by NewCertificate; a client's has a number."""
+    """Request a new certificate for the member on this connection, by a request (PEM) for a new key; the certificate of
+    the connection stays valid until it expires. Answered by NewCertificate; a client's has a number."""
 
     request: Text
     id: Number = 0
 
 
 class NewCertificate(Message, frozen=True, tag="new-certificate"):
-    """The certificate (PEM); or why there is none now, and what is held goes on."""
+    """The certificate (PEM); or why there is none now, while the present one stays in use."""
 
     certificate: str = ""
     error: str = ""
@@ -124,5 +124,5 @@ class Renew(Message, frozen=True, tag="renew"):
 
 
 def signed_to_renew(nonce: str, request: str) -> bytes:
-    """What the signature of a Renew is of."""
+    """Return the bytes that the signature of a Renew covers."""
     return f"grid renew\0{nonce}\0{request}".encode()

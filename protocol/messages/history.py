@@ -12,8 +12,8 @@ DAYS = 90
 
 
 class GetTrends(Message, frozen=True, tag="get-trends"):
-    """How does the use of this node go (empty: of all nodes) over the last `window` seconds, one of WINDOWS? Answered
-    by Trends. `past`: only the nodes behind the one of this name. Forecasts are made for a named node only."""
+    """Request the trends of this node (empty: of all nodes) over the last `window` seconds, one of WINDOWS: answered by
+    Trends. `past`: only the nodes behind the one of this name. Forecasts are made for a named node only."""
 
     id: Number
     node: Word = ""
@@ -34,15 +34,15 @@ class Trends(Message, frozen=True, tag="trends"):
 
 
 class GetForecast(Message, frozen=True, tag="get-forecast"):
-    """For how long will this node be idle? Answered by NodeForecast."""
+    """Request the forecast of how long this node stays idle: answered by NodeForecast."""
 
     id: Number
     node: Word
 
 
 class NodeForecast(Message, frozen=True, tag="node-forecast"):
-    """How long the node has been idle (`idle_for`, seconds), and how likely it stays idle; `why`: why there is no
-    forecast."""
+    """How long the node has been idle (`idle_for`, seconds), and how likely it stays idle; `why`: the reason if there
+    is no forecast."""
 
     id: Number
     node: Word
@@ -72,8 +72,8 @@ class UserBalance(msgspec.Struct, frozen=True):
 
 
 class UserLoans(msgspec.Struct, frozen=True):
-    """What one user has lent another: the part of the grid that is lent `now`, in so many `loans`, and the average of
-    the `past`."""
+    """The loans of one user to another: the part of the grid that is lent `now`, in how many `loans`, and the average
+    of the `past`."""
 
     lender: Word
     borrower: Word
@@ -83,8 +83,8 @@ class UserLoans(msgspec.Struct, frozen=True):
 
 
 class DayOfLoans(msgspec.Struct, frozen=True):
-    """What one user lent another on a node on a day of UTC (days since the epoch): `share`, the dominant share of the
-    grid times seconds, core-seconds, GiB-seconds of memory, GPU-seconds."""
+    """The loans of one user to another on a node on a day of UTC (days since the epoch): `share`, the dominant share of
+    the grid times seconds, core-seconds, GiB-seconds of memory, GPU-seconds."""
 
     day: Count
     lender: Word
@@ -97,9 +97,9 @@ class DayOfLoans(msgspec.Struct, frozen=True):
 
 
 class Loans(Message, frozen=True, tag="loans"):
-    """The users, who is owed most first; who lends to whom; and the days, the newest first, of which so many lines are
-    `left_out`. `credit`: the most that a credit counts; `half_life` (s) says how fast the past is forgotten; `owned`:
-    the number of nodes with an owner; `trouble`: why days may be missing."""
+    """The users by credit, descending; the loans between them; and the days, the newest first, with the number of lines
+    that were `left_out`. `credit`: the most that a credit counts; `half_life` (s) of past loans; `owned`: the number of
+    nodes with an owner; `trouble`: why days may be missing."""
 
     id: Number
     users: tuple[UserBalance, ...]

@@ -20,21 +20,21 @@ TRUSTED = ("shape", "program")
 
 
 def excerpt(argv: Sequence[str]) -> tuple[str, ...]:
-    """The part of a command by which its needs are known: more of it is neither sent nor looked at."""
+    """Return the part of a command by which its needs are known: the rest is neither sent nor evaluated."""
     return tuple(word[:MOST_CHARACTERS] for word in argv[:MOST_WORDS])
 
 
 def whole_cores(need: float) -> int:
-    """How many cores are asked for by a need of cores: at least one. A little less than it had at the most slows a job
-    a little, where one core more would stand idle."""
+    """Return the cores to request for a need of cores: at least one. A little less than its maximum slows a job a
+    little, while one core more would stand idle."""
     return max(1, math.ceil(need * math.exp(-CORES_MARGIN) - CORES_MARGIN))
 
 
 class Predict(Message, frozen=True, tag="predict"):
-    """What will this command (an excerpt) of the user need? Answered by Needs. `bundle`: what is shipped with it;
-    empty: as much as with the last run like it, or, with `unshipped`, nothing. `array`: it is a member of an array;
-    `features`: numbers by name. `within`: how likely it runs for at most so many seconds (0: is not asked). `tried`:
-    memory (bytes) that was too little; its next step is asked for."""
+    """Request the predicted needs of a command (an excerpt) of the user: answered by Needs. `bundle`: what is shipped
+    with it; empty: as much as with the last run like it, or, with `unshipped`, nothing. `array`: it is a member of an
+    array; `features`: numbers by name. `within`: request the probability that it runs for at most this many seconds (0:
+    do not). `tried`: memory (bytes) that was too little; the next step of memory is requested."""
 
     id: Number
     argv: tuple[Text, ...]
@@ -48,8 +48,8 @@ class Predict(Message, frozen=True, tag="predict"):
 
 class Need(msgspec.Struct, frozen=True):
     """One need: `of` memory (bytes), cores, seconds (the median), planned (seconds that nine in ten stay within) or
-    gpu_memory (bytes). `confidence` is the share of the last 200 such answers that were enough; below 0: too few were
-    given to say."""
+    gpu_memory (bytes). `confidence` is the share of the last 200 such answers that were enough; below 0: there were too
+    few."""
 
     of: Word
     value: Finite
@@ -61,10 +61,10 @@ class Need(msgspec.Struct, frozen=True):
 
 
 class Needs(Message, frozen=True, tag="needs"):
-    """What is known of a command's needs; nothing is said of what is not known. `slopes`: by which power of a feature
-    its memory grows. `chance`: of Predict's `within`; below 0: not known. `next_memory`: 0: not known. `samples`: how
-    many runs the grid has learned from, and `waiting` wait to be learned; `trouble`: why nothing is recorded now, if
-    so."""
+    """The known needs of a command; an unknown one is missing. `slopes`: by which power of a feature its memory grows.
+    `chance`: the probability for Predict's `within`; below 0: not known. `next_memory`: 0: not known. `samples`: the
+    number of runs that the grid has learned from, and `waiting` of those still to be learned; `trouble`: why nothing is
+    recorded now, if so."""
 
     id: Number
     shape: Text

@@ -26,7 +26,7 @@ class Victim(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
-    """What is kept on a node for one member of a gang."""
+    """The resources of a node that are earmarked for one member of a gang."""
 
     node: str
     grant: Grant
@@ -43,9 +43,9 @@ class Alternative(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Preemption(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What would be taken from whom for a request that was only asked about, as things are: these victims would lose
-    `lost` core-seconds and have ended `within` so many seconds, and `grant` would be kept for it; of a gang that is the
-    place of its first member, and `more` are those of the others."""
+    """The preemption that a request would cause now if it were submitted: these victims would lose `lost` core-seconds
+    and have ended `within` seconds, and `grant` would be earmarked for it; of a gang that is the place of its first
+    member, and `more` are those of the others."""
 
     node: str
     grant: Grant
@@ -57,10 +57,10 @@ class Preemption(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One preemption. `grant` is the set that is kept for the preemptor, `lost` what all victims lose (core-seconds).
-    Of a gang, the `job` is its first member, `node` and `grant` are its place, and `more` are those of the others.
-    `result` is empty while it is under way, then `started` (after `waited` seconds, on that set) or `returned` (to the
-    victims), and `text` says why. Times are grid time."""
+    """One preemption. `grant` is what is earmarked for the preemptor, `lost` what all victims lose (core-seconds). Of a
+    gang, the `job` is its first member, `node` and `grant` are its place, and `more` are those of the others. `result`
+    is empty while it is under way, then `started` (after `waited` seconds, on that set) or `returned` (to the victims),
+    and `text` says why. Times are grid time."""
 
     id: str
     job: str
@@ -99,7 +99,7 @@ class UndrainNodes(Message, frozen=True, tag="undrain-nodes"):
 
 
 class LabelNodes(Message, frozen=True, tag="label-nodes"):
-    """These nodes have these labels from now on; None removes one. Answered as DrainNodes."""
+    """Set these labels of these nodes; None removes one. Answered as DrainNodes."""
 
     id: Number
     nodes: tuple[str, ...]
@@ -107,8 +107,8 @@ class LabelNodes(Message, frozen=True, tag="label-nodes"):
 
 
 class SetNodes(Message, frozen=True, tag="set-nodes"):
-    """These nodes lend what is in `values` at most, over what the grid's configuration says, and what is named in
-    `unset` is as the configuration says again. Only what is in ORDERED may be named. Answered as DrainNodes."""
+    """Limit what these nodes lend to `values`, which override the grid's configuration; the settings in `unset` follow
+    the configuration again. Only the names in ORDERED are allowed. Answered as DrainNodes."""
 
     id: Number
     nodes: tuple[str, ...]
@@ -117,10 +117,10 @@ class SetNodes(Message, frozen=True, tag="set-nodes"):
 
 
 class DeclareNode(Message, frozen=True, tag="declare-node"):
-    """What a node has on which no agent runs, and how much of that is `free`: holds that name it take of that, and
-    nothing is ever started there. `known`: what is free has changed of a node that was declared before, but for the
-    `kept` kinds, of which as much is free as there was. `gpu_memory`: bytes of each GPU. Answered as DrainNodes; a node
-    that has an agent is refused."""
+    """Declare the resources of a node without agent, and how much of them is `free`: holds that name the node take of
+    that, and nothing is ever started there. `known`: only the free amounts of a node that was declared before have
+    changed, except those of the `kept` kinds. `gpu_memory`: bytes of each GPU. Answered as DrainNodes; a node that has
+    an agent is refused."""
 
     id: Number
     node: Word
@@ -159,16 +159,16 @@ class NodeSettings(Message, frozen=True, tag="node-settings"):
 
 
 class ForgetNodes(Message, frozen=True, tag="forget-nodes"):
-    """These nodes are no more: neither they nor what was ordered for them is known afterwards. Refused of a node that
-    is connected, or on which something is held. Answered as DrainNodes."""
+    """Remove these nodes with all orders for them. Refused for a node that is connected, or on which something is held.
+    Answered as DrainNodes."""
 
     id: Number
     nodes: tuple[str, ...]
 
 
 class GetReceipts(Message, frozen=True, tag="get-receipts"):
-    """What was preempted, at most `limit`, the newest first. `job` (id, unique prefix, name or `last`): only where it
-    took a place or gave one; `node`: only there. Answered by Receipts."""
+    """Request receipts of preemptions, at most `limit`, the newest first. `job` (id, unique prefix, name or `last`):
+    only those in which it took or gave a place; `node`: only those there. Answered by Receipts."""
 
     id: Number
     job: str = ""
@@ -184,7 +184,7 @@ class Receipts(Message, frozen=True, tag="receipts"):
 
 
 class GetShares(Message, frozen=True, tag="get-shares"):
-    """Who holds how much, and who is next: answered by Shares."""
+    """Request the shares of all users: answered by Shares."""
 
     id: Number
 

@@ -22,8 +22,8 @@ def next_page(asked: Any, page: Any, number: int) -> Any:
 
 
 def joined(*pages: Any) -> Any:
-    """Several consecutive pages of Jobs, Status, Shared, Trends, BalancingStatus or Boosts as one. Fields that are not
-    lists are those of the last page."""
+    """Join consecutive pages of Jobs, Status, Shared, Trends, BalancingStatus or Boosts. Fields that are not lists are
+    those of the last page."""
     last = pages[-1]
     lists: dict[str, Any] = {
         name: tuple({_key(view) or object(): view for page in pages for view in getattr(page, name)}.values())

@@ -33,10 +33,10 @@ NAME_CHARS = 64
 
 
 class Rights(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Rights as somebody has set them; None: not set. At once: `cores` and `gpus` in thousandths, `memory` in bytes. In
-    each day of UTC: `core_hours` and `gpu_hours`, in thousandths of an hour. `jobs_waiting` counts the members of
-    arrays and gangs. `exclusive_boosts`: may ask for them. `reservations`: a node is kept for the first job that cannot
-    start yet."""
+    """Rights as they were set; None: not set. At once: `cores` and `gpus` in thousandths, `memory` in bytes. In each
+    day of UTC: `core_hours` and `gpu_hours`, in thousandths of an hour. `jobs_waiting` counts the members of arrays and
+    gangs. `exclusive_boosts`: exclusive boosts may be requested. `reservations`: a node is kept for the first job that
+    cannot start yet."""
 
     highest_priority: Priority | None = None
     cores: Limit | None = None
@@ -49,7 +49,7 @@ class Rights(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     reservations: bool | None = None
 
     def over(self, others: "Rights") -> "Rights":
-        """These rights, and for what they leave unset those of others."""
+        """Return these rights, filled up from `others` where they are not set."""
         if others == NO_RIGHTS:
             return self
         mine = {name: value for name in NAMES if (value := getattr(self, name)) is not None}
@@ -106,8 +106,8 @@ def key_of(whose: Whose, name: str) -> str:
 
 
 class GetQuota(Message, frozen=True, tag="get-quota"):
-    """What a user may have, and has: answered by Quotas. Without a `user`: the sender's own, and to an operator those
-    of all users and groups."""
+    """Request the rights of a user and their use: answered by Quotas. Without a `user`: the sender's own, and for an
+    operator those of all users and groups."""
 
     id: Number
     user: Word = ""
@@ -131,8 +131,8 @@ class Quota(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Quotas(Message, frozen=True, tag="quotas"):
-    """What an operator asks for all begins with the default; then come users by name, and groups. `turns`: when the day
-    ends that hours are counted in (grid time)."""
+    """The rights and their use. For an operator who requests all, the default comes first; then come users by name, and
+    groups. `turns`: the end of the day in which hours are counted (grid time)."""
 
     id: Number
     quotas: tuple[Quota, ...]

@@ -10,7 +10,7 @@ from distributed_grid.protocol.identity import Role
 
 
 class Reach(StrEnum):
-    """What a message reaches that a role may send."""
+    """The extent of a message that a role may send."""
 
     GRID = "yes"
     """It has to do with no job in particular; what others' jobs hold is told without what they are."""
@@ -110,5 +110,5 @@ TABLE: dict[type, Row] = {
 
 
 def reach(role: Role, message: type) -> Reach | None:
-    """What this message reaches that a peer of this role sends; None: it may not."""
+    """Return the reach of this message from a peer of this role; None: the role may not send it."""
     return TABLE.get(message, {}).get(role)

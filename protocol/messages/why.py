@@ -21,7 +21,7 @@ class AskWhy(Message, frozen=True, tag="ask-why"):
 
 
 class NodeVerdict(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What matching says of one node: `ok` with its scores by name and their weighted mean `confidence`, or the
+    """The result of matching for one node: `ok` with its scores by name and their weighted mean `confidence`, or the
     reason why not."""
 
     node: str
@@ -32,7 +32,7 @@ class NodeVerdict(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FunnelStep(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How many nodes are left after one more condition; `lost` says which went, for people."""
+    """How many nodes are left after one more condition; `lost` names those that went, for people."""
 
     what: str
     left: Count
@@ -42,11 +42,11 @@ class FunnelStep(msgspec.Struct, frozen=True, omit_defaults=True):
 class Why(Message, frozen=True, tag="why"):
     """The explanation: a dominant reason, the funnel from all nodes to those that fit, and the verdict per node.
     `chosen` is the node it is on or would go to, with `grant`; `ahead` counts jobs before it in the queue; `hint` is
-    the smallest single change that would start it now. `holders` hold what it lacks, who ends first foremost.
-    `snapshot` numbers the state of the ledger that all of this was said of, since the start that `epoch` counts.
-    `preempts`: who would give way to a request that finds no room. `precedence`: of a job in the queue, unless it is
-    served by share. `lasting`: how long the chosen node stays idle, by its own past. `prospects`: for how long
-    runs like it run, and how likely it is over when its submitter wants it to be."""
+    the smallest single change that would start it now. `holders` hold what it lacks, those that end first at the front.
+    `snapshot` numbers the state of the ledger that was evaluated, since the start that `epoch` counts. `preempts`: the
+    preemption by which a request without room would start. `precedence`: of a job in the queue, unless it is served by
+    share. `lasting`: how long the chosen node stays idle, by its own past. `prospects`: the run time of runs like it,
+    and the probability that it is over by the time its submitter wants."""
 
     id: Number
     reason: Reason

@@ -11,7 +11,7 @@ from distributed_grid.protocol.scaling.plans import DrainCause
 
 
 class MachineState(StrEnum):
-    """Where a machine stands in its life."""
+    """The state of a machine."""
 
     WANTED = "wanted"
     """It is recorded; its provider was not asked for it yet."""

@@ -26,7 +26,7 @@ class DrainCause(StrEnum):
 
 
 class ScaleOrder(StrEnum):
-    """What an operator orders of scaling."""
+    """An operator's order about scaling."""
 
     APPLY = "apply"
     PAUSE = "pause"
@@ -75,7 +75,7 @@ class ReturnMachine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
 
 class NotDone(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What waits and gets no machine, or what else is not done: `count` jobs, the first of them, and why. `code`:
+    """Demand that gets no machine, or an action that is not taken: `count` jobs, the first of them, and why. `code`:
     starts-anyway, on-its-way, quota, no-pool, too-long, limit, paused, failing, affinity, ray, crowded."""
 
     what: Text
@@ -86,8 +86,8 @@ class NotDone(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class ScalePlan(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One plan. `workers`: machines that are there or on their way; `rate` what they cost per hour, without those of
-    unknown price; `spent` what they have cost today (UTC). `utilisation`: None where it was not seen for a window."""
+    """One plan. `workers`: machines that exist or are on their way; `rate` their cost per hour, without those of
+    unknown price; `spent` their cost today (UTC). `utilisation`: None if it was not measured for a window."""
 
     at: Finite
     creates: tuple[Create, ...] = ()

@@ -21,7 +21,7 @@ Price = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 
 
 class ScalingMode(StrEnum):
-    """What the grid does about machines by itself: nothing, tell what it would do, or do it."""
+    """What the grid does about machines by itself: nothing, only say what it would do, or do it."""
 
     OFF = "off"
     PLAN = "plan"
@@ -29,14 +29,14 @@ class ScalingMode(StrEnum):
 
 
 class Orphans(StrEnum):
-    """What becomes of a machine that is the grid's by its tag, and that no record knows."""
+    """What happens to a machine that is the grid's by its tag and that no record knows."""
 
     END = "end"
     REPORT = "report"
 
 
 class Billing(StrEnum):
-    """What of a machine is paid: every second, or each hour that has begun."""
+    """How a machine is billed: every second, or each hour that has begun."""
 
     SECOND = "second"
     HOUR = "hour"
@@ -57,11 +57,11 @@ class Shape(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Pool(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Machines of one provider that are alike. `zones` are tried in this order; `boot` is what a machine takes from its
-    creation until it can run jobs, as long as nothing was learned. A machine that has not joined after `join_within`
-    has failed; one without jobs for `idle` ends; each ends after `life`. `queue_within`: how long one may wait in its
-    provider's queue, before all of this begins (0: its provider has none). `backlog`: maximum number that are being
-    created at once (0: no limit of its own)."""
+    """Similar machines of one provider. `zones` are tried in this order; `boot` is the time from a machine's creation
+    until it can run jobs, until it is learned. A machine that has not joined after `join_within` has failed; one
+    without jobs for `idle` ends; each ends after `life`. `queue_within`: how long one may wait in its provider's queue,
+    before all of this begins (0: its provider has none). `backlog`: maximum number that are being created at once (0:
+    no limit of its own)."""
 
     name: Word
     provider: Word
@@ -88,7 +88,7 @@ class Pool(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What all pools together may have and cost at most; None: no limit. What is being created counts."""
+    """The maximum number and cost of all pools together; None: no limit. Machines that are being created count."""
 
     max_workers: Count = 20
     max_cost_per_hour: Price | None = None
@@ -98,7 +98,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Scaling(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How the grid grows and shrinks (docs/scaling.md). `target`, `up` and `down` are utilisations, from 0 to 1, that
     count over a whole `window`; after a machine was added or removed because of them, the next one waits for the
-    cooldown. A plan is made again after `reassessment` also where nothing has happened. Providers are asked for their
+    cooldown. A new plan is made after `reassessment` even if nothing has happened. Providers are asked for their
     machines every `look`; an orphan older than `orphan_after` is ended. Machines that are gone are remembered for
     `retention`."""
 
@@ -139,7 +139,7 @@ def is_pool_name(name: str) -> bool:
 
 
 def machine_name(pool: str, epoch: int, number: int) -> str:
-    """What the machine of this number is called that a coordinator creates in this epoch."""
+    """Return the name of the machine of this number that a coordinator creates in this epoch."""
     return f"{pool}-{epoch:x}-{number:x}"
 
 

@@ -9,7 +9,7 @@ from distributed_grid.protocol.sharing.pressure import Pressure
 
 
 class MoveKind(StrEnum):
-    """What a move does."""
+    """The kind of a move."""
 
     LEND = "lend"
     GIVE_BACK = "give-back"
@@ -38,8 +38,8 @@ class Move(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Unserved(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What waits in Ray and gets nothing in this pass: `count` tasks, or bundles of a placement group (`group`), that
-    ask for this each, for how many seconds (as far as passes have seen), and why."""
+    """Demand in Ray that is not served in this pass: `count` tasks, or bundles of a placement group (`group`), what
+    each requests, for how many seconds they have waited (as far as passes have seen), and why."""
 
     asks: Text
     count: Count
@@ -49,7 +49,7 @@ class Unserved(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Hint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A boost that this user asked for and that is not used: the grid takes it from nobody, and only says so."""
+    """An unused boost that this user requested: the grid does not take it back, and only says so."""
 
     boost: Word
     user: Word
@@ -68,7 +68,7 @@ class Barred(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 class Pass(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One pass of rebalancing, at that grid time. `applied`: the moves were made; else they are proposals. `trouble`:
-    why nothing could be decided."""
+    why nothing could be decided, if so."""
 
     at: Finite
     target: Word = ""

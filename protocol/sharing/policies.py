@@ -118,8 +118,8 @@ def too_close(high: float, low: float) -> bool:
 
 
 class Balancing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What the grid does by itself: the mode, the policy by name, the setting `excess_threshold`, the marks, and the
-    seconds between two passes. `numbers`: in place of the policy's own, where a simulation has less time."""
+    """The settings of rebalancing: the mode, the policy by name, the setting `excess_threshold`, the marks, and the
+    seconds between two passes. `numbers`: override those of the policy, for simulations that have less time."""
 
     mode: OffloadingMode = OffloadingMode.SHARE_AND_OFFLOAD
     policy: PolicyName = PolicyName.BALANCED
@@ -143,7 +143,7 @@ def values_of(name: PolicyName, excess: float) -> SharingPolicy:
 
 
 class BalancingOrder(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What the operator `by` this name has set over the configuration, `since` then (grid time). None: as
+    """The settings that the operator `by` this name has set above the configuration, `since` then (grid time). None: as
     configured."""
 
     mode: OffloadingMode | None = None

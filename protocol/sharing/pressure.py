@@ -40,7 +40,7 @@ def _limited(part: float) -> float:
 
 
 def of_all(sample: Sample, cores: int) -> Pressure:
-    """The pressure of all use on a node with so many cores."""
+    """Return the pressure of all use on a node with this many cores."""
     gpu = _mean([_use(one) for one in sample.gpus])
     cpu = _part(sample.own_cpu + sample.foreign_cpu, cores)
     return _waiting(sample, cpu, _part(sample.memory_own + sample.memory_foreign, sample.memory_total), gpu)
@@ -53,8 +53,8 @@ def of_owner(sample: Sample, cores: int, lent: Container[str] = ()) -> Pressure:
 
 
 def _waiting(sample: Sample, cpu: float, memory: float, gpu: float | None) -> Pressure:
-    """With what the kernel tells of waiting (PSI): CPU and memory count at least the part of time in which programs of
-    others waited for them."""
+    """Return the pressure with the kernel's figures on waiting (PSI): CPU and memory count at least the part of time in
+    which foreign programs waited for them."""
     if told := sample.pressure:
         cpu = max(_limited(cpu), _limited(told.get("cpu", 0.0) / _PERCENT))
         memory = max(_limited(memory), _limited(told.get("memory", 0.0) / _PERCENT))

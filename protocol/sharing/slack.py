@@ -14,7 +14,7 @@ Threads = tuple[tuple[int, ...], ...]
 
 
 def physical_cores(cores: Iterable[int], smt: Threads) -> list[tuple[int, ...]]:
-    """These cores by the physical core that they are part of, in ascending order of their first ones."""
+    """Group cores by their physical core, in ascending order of the first ones."""
     first: Mapping[int, int] = {core: group[0] for group in smt for core in group}
     found: dict[int, list[int]] = {}
     for core in sorted(cores):
@@ -23,7 +23,7 @@ def physical_cores(cores: Iterable[int], smt: Threads) -> list[tuple[int, ...]]:
 
 
 def left_to(holder: Grant, users: Iterable[Grant], smt: Threads) -> int:
-    """Of how much (milli-cores) of physical cores a holder disposes beside the grants on its slack."""
+    """Return how much of its physical cores (milli-cores) is left to a holder beside the grants on its slack."""
     lent = dict[int, int]()
     for user in users:
         each, more = divmod(user.slack_milli, max(1, len(user.slack)))
@@ -39,10 +39,10 @@ def left_to(holder: Grant, users: Iterable[Grant], smt: Threads) -> int:
 def lendable(
     holder: Grant, users: Iterable[Grant], smt: Threads, unused: int, refused: Container[int] = ()
 ) -> tuple[int, tuple[int, ...]]:
-    """How much of a holder's cores (milli-cores) may be lent on beside these grants if so much (milli-cores) of its
-    physical cores is unused; and the cores, in the order in which they are lent: what is lent of a physical core
-    already, then whole physical cores, so that as few as can be are shared; none of a physical core with a `refused`
-    one."""
+    """Return how much of a holder's cores (milli-cores) may be lent beside these grants if `unused` (milli-cores) of
+    its physical cores is unused; and the cores, in the order in which they are lent: first those on physical cores that
+    are lent in part, then whole physical cores, so that as few as possible are shared; none on a physical core with a
+    `refused` one."""
     lent = {core for user in users for core in user.slack}
     cores, milli, alone = list[int](), 0, True
     for group in sorted(physical_cores(holder.cores, smt), key=lambda one: (lent.isdisjoint(one), -len(one), -one[0])):
