@@ -32,7 +32,7 @@ def is_master(state_dir: Path) -> bool:
 
 
 def run_checks(state_dir: Path, host: str, port: int) -> Iterator[Finding]:
-    """All findings, if a coordinator is at home here."""
+    """Yield all findings, if there is a coordinator's state directory."""
     if not is_master(state_dir):
         return
     running = running_service(state_dir / "coordinator.json")
@@ -88,7 +88,7 @@ _NAMED = ("job", "allocation", "node", "session")
 
 
 def store(state_dir: Path) -> dict[str, Any]:
-    """What the check says, and how many rows each table has."""
+    """Return the result of the check, and how many rows each table has."""
     try:
         checked = check(state_dir)
         with open_read_only(state_dir) as db:

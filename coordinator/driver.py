@@ -46,7 +46,7 @@ class LedgerBroken(Exception):
 
 
 class Keeper(Protocol):
-    """What the driver needs of the store."""
+    """The interface of the store that the driver uses."""
 
     def snapshot(self, records: list[Record], clock: float) -> Snapshot: ...
     def commit(self, snapshot: Snapshot) -> None: ...
@@ -56,8 +56,8 @@ class Keeper(Protocol):
 
 class Clock:
     """Grid time: seconds since the epoch that never jump and never run backwards, over restarts too. Once it `beat`s it
-    stands still while this process does (SIGSTOP, a frozen container or virtual machine, swap): nothing of what nodes
-    said meanwhile was heard, which is no silence of theirs."""
+    stands still while this process does (SIGSTOP, a frozen container or virtual machine, swap): messages of nodes were
+    not received meanwhile, and nodes do not count as silent for that."""
 
     def __init__(self, stored: float, wall: float | None = None) -> None:
         wall = time.time() if wall is None else wall
@@ -80,13 +80,13 @@ class Clock:
         return self._from + now
 
     def beat(self) -> None:
-        """This process runs; to be called every second from the first time on."""
+        """Record that this process runs; to be called every second from the first time on."""
         self()
         self._last = time.monotonic()
 
 
 class Trouble:
-    """What is wrong with the disk, and with the store. `on_change` gets the one-line status when it begins, and an
+    """The failures of the disk and of the store. `on_change` gets the one-line status when a failure begins, and an
     empty one when it is over."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Trouble:
         self._began = 0.0
 
     def update(self, error: GridError | None) -> None:
-        """This is wrong with the disk now; None: nothing."""
+        """Set the failure of the disk; None: there is none."""
         before, self.error = self.error, error
         if error is not None and before is None:
             self._began = time.monotonic()
@@ -123,7 +123,7 @@ class Trouble:
         return "; ".join(said)
 
     def refuse_new(self) -> None:
-        """Raise GridError for who would have something started."""
+        """Raise GridError for requests that would start something."""
         if self.found:
             hint = f"an operator is to {CHOOSE}; what runs is not affected"
             raise GridError("the grid takes no new jobs now: its store has lost commits", self.found[0], hint)
@@ -169,8 +169,8 @@ class Driver:
             self._loop.call_soon(self._turn)
 
     def heartbeat(self, event: HeartbeatReceived) -> None:
-        """A heartbeat has come. Where nothing is queued before it, it is a turn of its own, at once: nearly always
-        without consequence."""
+        """Handle a heartbeat. If no event is queued before it, it is a turn of its own, at once: nearly always without
+        consequence."""
         if self._turn_due or self._pipeline.queue or self.failed.done() or self._closing:
             self.put(event)
             return
@@ -183,7 +183,7 @@ class Driver:
             self._advance()
 
     def begin(self, perform: Callable[[Any], None], restored: list[Command]) -> None:
-        """From now on `perform` does what is not a record. First what restoring the ledger asked for."""
+        """Let `perform` carry out all commands that are no records from now on, first those of the restored ledger."""
         self._perform = perform
         self._beat()
         self._pipeline.secured(self._store.secure(), self._clock())
@@ -199,12 +199,12 @@ class Driver:
         return len(self._pipeline.queue) > CROWDED
 
     def being_stored(self) -> Iterator[Record]:
-        """What the ledger has recorded and the disk does not have yet."""
+        """Return the records of the ledger that are not on disk yet."""
         return self._pipeline.records()
 
     async def room(self) -> None:
-        """Wait until the queue is short: who reads events from outside calls this first. Once it has been, all who
-        waited have a turn, also where one of them has filled it again before the others: else a peer that floods would
+        """Wait until the queue is short; to be called before reading events from outside. Once it has been, all waiting
+        readers have a turn, even if one of them has filled it again before the others: else a peer that floods would
         keep them all waiting."""
         if self.crowded and not self.failed.done():
             if self._room is None:
@@ -212,8 +212,8 @@ class Driver:
             await asyncio.shield(self._room)
 
     async def close(self) -> None:
-        """Handle what is queued, make it durable, perform it, and stop. In trouble the disk is tried once more: what it
-        does not take then was acknowledged to nobody."""
+        """Handle what is queued, make it durable, perform it, and stop. After a disk failure one more attempt is made:
+        records that fail then were not acknowledged."""
         self._leaving = True
         while not (self._pipeline.idle and self._write is None) and not self.failed.done():
             if not self._pipeline.queue:
@@ -245,7 +245,7 @@ class Driver:
         self._fail(LedgerBroken(f"{type(error).__name__}: {error}"))
 
     def _advance(self) -> None:
-        """Do what the pipeline wants done now."""
+        """Carry out the next steps of the pipeline."""
         if self.failed.done():
             return
         if self._pipeline.trouble is not self.trouble.error:

@@ -80,7 +80,7 @@ ANOTHER = "use that one, stop it first, or give another --state-dir"
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings:
-    """How to run a coordinator: as configured (port 0 is any free one, written to `coordinator.json` in the state
+    """The settings of a coordinator: as configured (port 0 is any free one, written to `coordinator.json` in the state
     directory). `insecure`: listen on an address that is not loopback, without TLS and authentication."""
 
     config: ClusterConfig
@@ -261,7 +261,7 @@ def _providers(config: ClusterConfig) -> dict[str, dict[str, Any]]:
 
 
 def _of_pools(config: ClusterConfig) -> dict[str, dict[str, Any]]:
-    """What each pool says for its provider."""
+    """Return the settings of each pool for its provider."""
     return {
         one.name: {
             "labels": dict(one.labels),
@@ -272,7 +272,7 @@ def _of_pools(config: ClusterConfig) -> dict[str, dict[str, Any]]:
 
 
 def configured(config: ClusterConfig) -> Configured:
-    """What the configuration says for the grid's nodes."""
+    """Return the configuration for the grid's nodes."""
     whose = "grid"
     nodes = {node.name: lending.of_node(config, node.name, whose) for node in config.nodes}
     handed_out = {".".join(path) for path in (*lending.GENERAL.values(), *_BALANCING)}
@@ -497,7 +497,7 @@ async def _renew_certificate(pki: "Pki", server: Server) -> None:
 
 
 def _tune_garbage_collector() -> None:
-    """Exempt present objects from garbage collection, and collect seldom: hardly any are in cycles. The default of
+    """Exempt present objects from garbage collection, and collect rarely: hardly any are in cycles. The default of
     every 700 new objects takes most of the time of accepting 100,000 jobs."""
     gc.collect()
     gc.freeze()
@@ -520,7 +520,8 @@ async def _listen(server: Server, host: str, port: int) -> int:
 
 
 def _reached_at(settings: CoordinatorSettings, port: int, pki: "Pki | None") -> str:
-    """Where others reach the coordinator: as configured, or where it listens, by a name that its certificate has."""
+    """Return the address at which others reach the coordinator: as configured, or where it listens, by a name in its
+    certificate."""
     own = settings.config.coordinator
     if own.url or own.host == NO_HOST or pki is None or not (hosts := pki.hosts()) or own.host in hosts:
         return own.url or _listens_on(settings, port, pki)

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 class NotAdmitted(GridError):
-    """The peer is unknown here, or not who it claims to be."""
+    """The peer is unknown, or not the member it claims to be."""
 
 
 class Admission:
-    """Decides who a connection is from. `pki` None: there is no authority."""
+    """Determines the member on a connection. `pki` None: there is no authority."""
 
     def __init__(self, pki: "Pki | None", grid: str) -> None:
         self._pki = pki
@@ -137,8 +137,8 @@ AGENTS = ("agent", "agent-data")
 
 
 def _authorized(identity: Identity | None, hello: Hello, via: str) -> tuple[str, Role]:
-    """The name and role of a peer. Raises NotAdmitted where its hello claims another one. `via`: what proves who it
-    is."""
+    """Return the name and role of a peer. Raises NotAdmitted if its hello claims others. `via`: what proves the
+    identity."""
     agent = hello.role in AGENTS
     if identity is None:
         return hello.name, Role.AGENT if agent else Role.OPERATOR

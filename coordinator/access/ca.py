@@ -51,7 +51,8 @@ class Presented(NamedTuple):
 
 
 def presented(certificate: bytes) -> Presented:
-    """What a certificate says (DER, as TLS gives it, or PEM). Raises BadValue where it names nobody, or several."""
+    """Return the contents of a certificate (DER, as TLS gives it, or PEM). Raises BadValue if it has no name, or
+    several."""
     pem = certificate.startswith(b"-----")
     read = x509.load_pem_x509_certificate(certificate) if pem else x509.load_der_x509_certificate(certificate)
     names = read.extensions.get_extension_for_class(x509.SubjectAlternativeName)
@@ -111,8 +112,8 @@ class Authority:
         return pin_of(self.certificate)
 
     def secret_of(self, purpose: str) -> bytes:
-        """A secret of 32 bytes that only this authority can make, the same for the same purpose. It says nothing of the
-        private key, nor of the secret of another purpose."""
+        """Return a secret of 32 bytes that only this authority can make, the same for the same purpose. It reveals
+        neither the private key nor the secret of another purpose."""
         private = self._key.private_numbers().private_value.to_bytes(32, "big")
         return HKDF(hashes.SHA256(), 32, None, b"distributed-grid " + purpose.encode()).derive(private)
 
@@ -220,7 +221,8 @@ LIVES = Lives()
 
 
 def _identities(path: Path) -> Identities:
-    """The record of tokens and certificates. Raises GridError where there is none: who was put out would come in."""
+    """Open the record of tokens and certificates. Raises GridError if there is none: without it revoked members would
+    be admitted."""
     restore = "grid coordinator restore BACKUP --force"
     if not path.exists():
         raise StoreRefused(
@@ -280,9 +282,9 @@ class Pki:
         replace_identity(self.folder, key_pem(key), chain.decode())
 
     def refresh_self(self, reached_at: str = "") -> bool:
-        """Renew the coordinator's certificate if it is due, for the same names; whether it was. One that does not hold
-        yet was made while the clock was ahead, and nobody takes it. `reached_at` is an address (wss://) that it has to
-        be for as well, as after a move to another machine."""
+        """Renew the coordinator's certificate if it is due, for the same names. Returns whether it was renewed. One
+        that is not valid yet was made while the clock was ahead, and is accepted by no peer. `reached_at` is an address
+        (wss://) that it has to cover as well, as after a move to another machine."""
         life, hosts = validity_of(certificate_in(self.folder)), self.hosts()
         parts = urlsplit(reached_at)
         host = parts.hostname if parts.scheme == "wss" else None

@@ -39,7 +39,7 @@ def derived_secret(seed: bytes) -> tuple[str, str]:
 
 
 def digest_of(secret: str) -> bytes:
-    """What is stored of a secret."""
+    """Return the digest of a secret, which is stored in its place."""
     return hashlib.sha256(secret.encode(errors="replace")).digest()
 
 
@@ -161,7 +161,7 @@ LONGEST = 90 * 86400.0
 
 
 class Token(msgspec.Struct, frozen=True):
-    """A token to join with, as it is stored. `name`: the name of who joins, or a pattern that the name has to match;
+    """A token to join with, as it is stored. `name`: the name of the new member, or a pattern that it has to match;
     `expires`: seconds since the epoch."""
 
     id: str
@@ -256,7 +256,7 @@ class Identities:
         return [_token(*row) for row in self._db.execute(query, (now,))]
 
     def withdraw(self, id: str) -> bool:
-        """Revoke this token; False: there is none of this id."""
+        """Revoke this token; False: there is none with this id."""
         with self._db:
             return self._db.execute("UPDATE tokens SET uses = 0 WHERE id = ?", (id,)).rowcount > 0
 

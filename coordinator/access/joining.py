@@ -79,7 +79,7 @@ class Joining:
 
 
 class Founded(NamedTuple):
-    """What founding has made: the grid's id, its authority's pin, and the names in the coordinator's certificate."""
+    """The result of founding a grid: its id, its authority's pin, and the names in the coordinator's certificate."""
 
     grid: str
     pin: str

@@ -65,7 +65,7 @@ class TrendAnswers:
         return Trends(asked.id, tuple(found), asked.window, self._clock(), self._history.trouble, past)
 
     def forecast(self, asked: GetForecast) -> NodeForecast:
-        """For how long a node will be idle. Raises BadValue for an unknown node."""
+        """Return how long a node is expected to stay idle. Raises BadValue for an unknown node."""
         if (node := self._state.nodes.get(asked.node)) is None:
             raise unknown_node(asked.node, list(self._state.nodes))
         if (found := self._idle.forecast(asked.node)) is not None:
@@ -80,7 +80,8 @@ class TrendAnswers:
         return NodeForecast(asked.id, asked.node, why=why)
 
     def lasting(self, nodes: Iterable[str]) -> dict[str, float]:
-        """How likely each of these nodes stays idle for two hours more, where that is forecast and believed."""
+        """Return the probability that each of these nodes stays idle for two hours more, if there is a reliable
+        forecast."""
         found = {}
         for name in nodes:
             forecast = self._state.index.forecasts.get(name)
@@ -135,8 +136,8 @@ class LoanAnswers:
         self._clock = clock
 
     async def answer(self, asked: GetLoans, only: str) -> Loans:
-        """The loans; `only`: just those of this user, who may see no others (empty: all). Raises BadValue for an
-        unknown node."""
+        """Return the loans; `only`: those of this user alone, who may see no others (empty: all). Raises BadValue for
+        an unknown node."""
         state, now = self._state, self._clock()
         sharing = state.policy.sharing
         if asked.node and asked.node not in state.nodes and asked.node not in sharing.owners:

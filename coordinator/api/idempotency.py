@@ -50,7 +50,7 @@ def _array(before: Job | Group) -> Array | None:
 
 
 def _of_command(before: Submission, now: Submission) -> list[str]:
-    """What differs between two commands and their surroundings."""
+    """Return the differences between two commands and their surroundings."""
     if before.spec == now.spec:
         return []
     names = [name for name in before.spec.__struct_fields__ if getattr(before.spec, name) != getattr(now.spec, name)]

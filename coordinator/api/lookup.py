@@ -76,7 +76,7 @@ class Lookup:
         self.driver = driver
 
     def owner(self, name: str) -> str:
-        """Whose a job or group is, by its id; empty: there is none."""
+        """Return the user of a job or group, by its id; empty: there is none."""
         found = self.job(name)
         return found.user if found is not None else ""
 
@@ -119,7 +119,7 @@ class Lookup:
         return list(dict.fromkeys(job.group or job.id for job in whose))
 
     def resolve_one(self, visibility: Visibility, ref: str) -> str:
-        """The id that a reference means. A job that may not be seen is answered as one that does not exist."""
+        """Return the id that a reference means. A job that may not be seen is reported as not found."""
         if (ref in self.state.jobs or ref in self.state.groups) and visibility.names(ref):
             return ref
         found = self._find(visibility, ref)
@@ -138,7 +138,7 @@ class Lookup:
         raise Unanswerable("unknown-job", f"no job {ref[:REF_CHARS]!r}", hint=hint)
 
     def live_one(self, visibility: Visibility, ref: str) -> str:
-        """As resolve_one, for what is done to live jobs: a name whose newest job has ended means the newest live one of
+        """As resolve_one, for operations on live jobs: a name whose newest job has ended means the newest live one of
         the same user."""
         found = self.resolve_one(visibility, ref)
         if found in self.state.jobs or found in self.state.groups:
@@ -185,7 +185,7 @@ class Lookup:
         return next(waiting, names[0] if names else found)
 
     def members(self, names: Iterable[str]) -> list[str]:
-        """These jobs, and of groups all members."""
+        """Return these jobs, with all members of groups."""
         found: dict[str, None] = {}
         for name in names:
             group = self._group(name)
@@ -200,7 +200,7 @@ class Lookup:
         return members.group if members is not None else self.store.group(name)
 
     def group_view(self, name: str) -> GroupView | None:
-        """A group as it stands; None: it is none."""
+        """Return the view of a group; None: there is no such group."""
         members = self.state.groups.get(name)
         if members is None:
             group = self.store.group(name)
@@ -208,7 +208,7 @@ class Lookup:
         return groups.view(members.group, members.states, reasons.Wording(self.state).of_group(members))
 
     def show(self, visibility: Visibility, message: ShowJobs) -> Jobs:
-        """These jobs whole; groups as wholes, with their members where they are asked for."""
+        """Return these jobs in full, and groups as wholes, with their members if requested."""
         names = self.resolve(visibility, message.jobs)
         views = [visibility.group(view) for view in map(self.group_view, names) if view is not None]
         if message.members:
@@ -288,7 +288,8 @@ class Lookup:
         return [job for job in stored if job is not None]
 
     def _ending_groups(self, user: str) -> list[Group]:
-        """The same of groups: they are neither in the ledger any more, nor ended in the store."""
+        """Return the ending groups of a user: they are not in the ledger any more, and have not ended in the store
+        yet."""
         ids = {record.group.id for record in self.driver.being_stored() if isinstance(record, RecordGroup)}
         stored = (self.store.group(group) for group in sorted(ids) if group not in self.state.groups)
         return [group for group in stored if group is not None and not group.ended and user in ("", group.user)]
@@ -324,7 +325,7 @@ def node_page(state: GridState, now: float, past: str) -> tuple[tuple[NodeView, 
 
 
 def shared_page(state: GridState, visibility: Visibility, now: float, number: int, only: str, past: str) -> Shared:
-    """What is offered and what is lent on the nodes behind that one. All of one node is in one answer."""
+    """Return the offered and lent resources of the nodes behind `past`. All of one node is in one answer."""
 
     def on(name: str) -> tuple[OfferView | None, tuple[AllocationView, ...]]:
         held = views.allocations(state, name)
@@ -343,7 +344,7 @@ def shared_page(state: GridState, visibility: Visibility, now: float, number: in
 def balancing_page(
     state: GridState, visibility: Visibility, now: float, asked: GetBalancing, address: str
 ) -> BalancingStatus:
-    """How the grid rebalances, with the nodes behind that one."""
+    """Return the state of rebalancing, with the nodes behind the given one."""
     known, balancing = state.balancing, state.policy.balancing
     names = state.index.behind(asked.past)
     nodes, last = _page((name, passes.lender_view(state, state.nodes[name], now)) for name in names)
@@ -362,8 +363,8 @@ def balancing_page(
 
 
 def boost_page(whole: Boosts, past: tuple[float, str] | None) -> Boosts:
-    """As many boosts, and then nodes of Ray, as fit behind that boost and that node. A page of boosts ends at a time
-    and not at an id, which not everybody may know: boosts requested at the same moment are on one page."""
+    """Return as many boosts, and then nodes of Ray, as fit behind that boost and that node. A page of boosts ends at a
+    time and not at an id, which is not visible to all users: boosts requested at the same moment are on one page."""
     after, node = past or (-1.0, "")
     size = 0
     found: list[BoostView] = []
@@ -388,7 +389,7 @@ def boost_page(whole: Boosts, past: tuple[float, str] | None) -> Boosts:
 
 
 def _page(of: Iterable[tuple[str, T]]) -> tuple[list[T], str]:
-    """As many of these as one answer holds, and the name of the last (empty: these are all)."""
+    """Return as many of these as fit into one answer, and the name of the last one (empty: these are all)."""
     size, last = 0, ""
     found: list[T] = []
     for name, view in of:
@@ -419,7 +420,7 @@ class JobWatches:
         """Moves of rebalancing since the start."""
 
     def publish(self, view: JobView) -> None:
-        """A job changed: tell those who watch it."""
+        """Send the changed view of a job to its watchers."""
         if view.state is State.ENDED and view.outcome is not None:
             self.ended[view.outcome.cause] += 1
             if view.started:
@@ -429,8 +430,8 @@ class JobWatches:
             self._tell(watchers, view)
 
     def over(self, end: Over) -> None:
-        """A job ended that nobody watched then; clients that began to while the end was being stored hear it from the
-        store."""
+        """Report the end of a job that had no watchers then; clients that began to watch it while the end was being
+        stored get it from the store."""
         self.ended[end.cause] += 1
         self._count(end.waited, end.ran, end.used, end.held, end.hold)
         if watchers := self.watched.get(end.job):
@@ -474,7 +475,7 @@ class JobWatches:
                 del self.watched[job]
 
     def gone(self, client: Client) -> None:
-        """Its connection is closed."""
+        """Forget a client whose connection is closed."""
         for job in list(client.watching):
             self.drop(client, job)
 

@@ -38,7 +38,7 @@ class NoAuthority(GridError):
 
 class AccessRequests:
     """Answers requests about tokens and certificates. `cut` ends the live connections of a role and name, and of bearer
-    tokens, and returns how many there were; that of who asks for it is ended by the answer."""
+    tokens, and returns their number; the requester's own connection is ended by the answer."""
 
     def __init__(self, pki: "Pki | None", cut: Cut, renewals: "Renewals | None") -> None:
         self._pki = pki

@@ -123,8 +123,8 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def want(self, client: Client, want: Want, visibility: Visibility) -> str:
-        """Forward a question to the node, or answer it at once; why it was refused, if it was. A job that may not be
-        seen is answered as one that does not exist."""
+        """Forward a question to the node, or answer it at once. Returns why it was refused (empty: it was not). A job
+        that may not be seen is reported as not found."""
         if why := self._refuse(client, want, visibility):
             client.connection.send(_error(want, why))
         return why

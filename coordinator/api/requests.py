@@ -503,7 +503,7 @@ class Requests:
 
 
 def _spread(found: Histogram) -> messages.Durations | None:
-    """What clients are told of a histogram; None: it is empty."""
+    """Convert a histogram for clients; None: it is empty."""
     if not found.count:
         return None
     return messages.Durations(found.count, found.quantile(0.5), found.quantile(0.95), found.quantile(0.99))

@@ -105,7 +105,7 @@ log = get_logger("server")
 
 
 class Server:
-    """All connections. `listen`, then `perform` is the driver's to call."""
+    """All connections. The driver calls `listen`, then `perform`."""
 
     def __init__(
         self,
@@ -388,8 +388,8 @@ class Server:
         return None
 
     async def _settle_name(self, facts: NodeFacts) -> messages.Refused | None:
-        """One agent per name. The same node's newer incarnation is its restarted agent and wins; anybody else only gets
-        the name if who has it does not answer."""
+        """Allow one agent per name. A newer incarnation of the same node is its restarted agent and wins; another node
+        gets the name only if its present holder does not answer."""
         while (old := self._agents.get(facts.name)) is not None:
             same = facts.boot_id == old.facts.boot_id and facts.instance == old.facts.instance
             same = same and facts.hostname == old.facts.hostname
@@ -523,7 +523,7 @@ class Server:
             self._machines().configure(configured.providers, configured.pools)
 
     def _rebalanced(self, moves: Sequence[Move]) -> None:
-        """Look after the boosts that the grid has lent by itself, and note what it did in the audit log."""
+        """Follow up on the automatic boosts, and note the moves in the audit log."""
         self._boosts.stir(*(one.boost for one in moves if one.kind is MoveKind.LEND))
         self._requests.watches.moves += len(moves)
         for one in moves:
@@ -549,7 +549,7 @@ class Server:
 
 
 def _weight(message: Any) -> int:
-    """What a message costs of its node's budget."""
+    """Return the cost of a message in its node's budget."""
     if type(message) is messages.Inventory:
         return 1 + len(message.known)
     if type(message) is messages.Buckets:

@@ -33,9 +33,9 @@ class SharingDisabled(GridError):
 
 
 class Configured(msgspec.Struct, frozen=True):
-    """What the configuration says: for all nodes, and for single ones by name; of rebalancing, and of scaling,
-    with the settings of providers, and what each pool says for its provider. `rest`: all its
-    other settings as text, which count from the next start on."""
+    """The configuration: for all nodes, and for single ones by name; of rebalancing, and of scaling, with the settings
+    of providers, and those of each pool for its provider. `rest`: all other settings as text, which take effect at the
+    next start."""
 
     general: Layer = Layer()
     nodes: Mapping[str, Layer] = {}
@@ -46,7 +46,7 @@ class Configured(msgspec.Struct, frozen=True):
     pools: Mapping[str, dict[str, Any]] = {}
 
     def of(self, node: str) -> Layer:
-        """What it says for this node."""
+        """Return the configuration of this node."""
         return over(self.general, self.nodes.get(node, Layer()))
 
 
@@ -83,7 +83,7 @@ class GridSettings:
         return over(self._configured.of(name), Layer(order.values, origins))
 
     def send(self, name: str) -> None:
-        """Tell the agent of this node its settings, if it is connected."""
+        """Send the agent of this node its settings, if it is connected."""
         if (agent := self._agents.get(name)) is not None:
             agent.control.send(messages.NewSettings(self.of(name)))
 

@@ -281,7 +281,7 @@ def in_hold(request: Request, visibility: Visibility, lookup: Lookup) -> Request
 
 
 class NewJobs:
-    """What a submission makes: `known` are the ids of what was submitted before, by key; `jobs` and `groups` are new,
+    """The result of a submission: `known` are the ids of earlier submissions, by key; `jobs` and `groups` are new,
     where a job with a group's id stands for all of its members."""
 
     def __init__(self, known: dict[str, str]) -> None:
@@ -318,9 +318,9 @@ class Submissions:
         self._memory = memory
 
     async def claim(self, user: str, message: Submit) -> set[str]:
-        """Count the shipped files of new jobs for their user; their manifests. Each job may have one of its own that
-        names a hundred thousand files: others have their turn after each, for as long as it took. Raises GridError
-        where the user has not sent what one names, or is above the quota."""
+        """Count the shipped files of new jobs for their user; returns their manifests. Each job may have one of its own
+        that names a hundred thousand files: other tasks get a turn after each, for as long as it took. Raises GridError
+        if the user has not sent a named blob, or is above the quota."""
         keys = list(dict.fromkeys(one.key for one in message.jobs if one.spec.bundle))
         known = self._store.known(user, keys) if keys else {}
         claimed: set[str] = set()
@@ -398,13 +398,13 @@ class Submissions:
         return at if abs(apart) < APART else min(max(at + apart, 0.0), LATEST)
 
     def again(self, visibility: Visibility, key: str) -> Submission | None:
-        """What this user submitted under this key before, to be submitted again; None: nothing."""
+        """Return the earlier submission of this user under this key, to be submitted again; None: there is none."""
         name = self._state.keys.get((visibility.user, key)) or self._store.known(visibility.user, (key,)).get(key)
         job = self._lookup.job(name) if name is not None else None
         return Submission(key, job.spec, job.request) if isinstance(job, Job) else None
 
     def _by_key(self, visibility: Visibility, key: str) -> str | None:
-        """What was submitted under this key before: a long list of jobs comes in several calls."""
+        """Return the id of the earlier submission under this key: a long list of jobs comes in several calls."""
         if (key in self._state.jobs or key in self._state.groups) and visibility.names(key):
             return key
         return self._state.keys.get((visibility.user, key)) or self._store.known(visibility.user, (key,)).get(key)
@@ -425,7 +425,7 @@ class Submissions:
 
 
 def _end(other: Job | Group) -> End | None:
-    """How a job or group ended, as the store says; None: the ledger knows."""
+    """Return how a job or group ended, from the store; None: it is in the ledger."""
     if isinstance(other, Group):
         return group_end(other) if other.ended else None
     outcome = other.outcome

@@ -81,7 +81,7 @@ REMEMBERED = 10_000
 
 
 class AuditedRequest:
-    """A request and its entry. `later`: the answer comes from the ledger, and who sends it writes the entry."""
+    """A request and its entry. `later`: the answer comes from the ledger, and its sender writes the entry."""
 
     __slots__ = ("_about", "_log", "client", "later", "message")
 
@@ -99,8 +99,8 @@ class AuditedRequest:
         return str(self.message.__struct_config__.tag)
 
     def done(self, **more: Any) -> None:
-        """It was done. Reading output and files gives one entry for each allocation, not for each part; so does sending
-        standard input."""
+        """Note that the request was carried out. Reading output and files gives one entry for each allocation, not for
+        each part; so does sending standard input."""
         if isinstance(self.message, messages.WantOutput | messages.WantFiles | messages.WantFile | messages.PutInput):
             seen = self.client.sent_to if isinstance(self.message, messages.PutInput) else self.client.read_from
             if self.message.allocation in seen:
@@ -111,11 +111,11 @@ class AuditedRequest:
         self._note("accepted", more)
 
     def refused(self, code: str, what: str) -> None:
-        """It was not done; the caller has been told by somebody else."""
+        """Note that the request was refused; the answer is sent elsewhere."""
         self._note("refused", {"code": code, "why": what[:REASON_CHARS]})
 
     def fail(self, code: str, what: str, why: str = "", hint: str = "") -> None:
-        """It cannot be done: answer with an error."""
+        """Answer with an error, and note it."""
         self.refused(code, what)
         self.client.connection.send(messages.Failed(getattr(self.message, "id", 0), code, what, why, hint))
 

@@ -46,7 +46,7 @@ class Anchor(Protocol):
 
 
 class NullAnchor:
-    """No anchor is kept."""
+    """An anchor that keeps nothing."""
 
     def read(self) -> tuple[int, str, int]:
         return 0, NOTHING, 0
@@ -161,7 +161,7 @@ class RequestLog:
         self._open()
 
     def _let_go(self) -> None:
-        """If the oldest file is about to be removed, anchor first which line is the oldest from then on."""
+        """If the oldest file is about to be removed, first anchor the line that is the oldest from then on."""
         last, next_ = (self._path.with_name(f"{self._path.name}.{FILES - number}") for number in (1, 2))
         if last.exists() and next_.exists() and (oldest := first_number(next_)):
             self._oldest = oldest

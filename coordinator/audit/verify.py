@@ -25,7 +25,7 @@ class StoreAnchor:
         self._store = store
 
     def read(self) -> tuple[int, str, int]:
-        """The anchor; 0: there is none. Raises GridError."""
+        """Return the anchor; 0: there is none. Raises GridError."""
         with _opened(self._store, "ro") as db:
             row = db.execute("SELECT value FROM meta WHERE name = ?", (NAME,)).fetchone()
         parts = str(row[0]).split(" ") if row else []
@@ -59,9 +59,9 @@ class DoesNotFit(GridError):
 
 @dataclass
 class Verified:
-    """What was verified: how many lines, number and time of the first and the last, hash of the last, and the number
-    that is anchored (0: none of these). `missing` lines found no room on the disk, `unfinished` bytes follow the last
-    line."""
+    """The result of a verification: the number of lines, number and time of the first and the last, hash of the last,
+    and the anchored number (0: none of these). `missing` lines found no room on the disk, `unfinished` bytes follow the
+    last line."""
 
     lines: int = 0
     first: int = 0

@@ -35,7 +35,8 @@ log = get_logger("store")
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """Who accepts which loss (by its id). `resume`: nothing was lost that matters, so jobs that wait run."""
+    """An accepted loss (by its id), and who accepts it. `resume`: nothing relevant was lost, so waiting jobs may
+    run."""
 
     loss: str
     by: str
@@ -59,7 +60,7 @@ def write(state_dir: Path, accepted: Accepted) -> None:
 
 
 def read(state_dir: Path, loss: Loss | None) -> Accepted | None:
-    """The operator's word about this loss; None: there is none."""
+    """Return the operator's acceptance of this loss; None: there is none."""
     with suppress(OSError, msgspec.DecodeError):
         fd = os.open(state_dir / NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(fd, "rb") as file:
@@ -76,8 +77,9 @@ def remove(state_dir: Path) -> None:
 
 
 def apply(store: Store, loss: Loss, accepted: Accepted, now: float, audit: RequestLog) -> None:
-    """Go on with the store as it is: waiting jobs end as `restored` unless they are to resume, and what holds resources
-    is left to the report of its node. Raises StoreFailed, and what a store raises that contradicts itself."""
+    """Continue with the store as it is: waiting jobs end as `restored` unless they are to resume, and allocations that
+    hold resources are settled by the reports of their nodes. Raises StoreFailed, and the errors of an inconsistent
+    store."""
     living = store.load()
     said = f"{accepted.by} accepted that commits are lost: {'; '.join(loss.found)}"
     records: list[Record] = [Audit("", said)]
@@ -105,7 +107,7 @@ PATIENCE = 30.0
 
 
 class Known(NamedTuple):
-    """What is known of a loss before it is accepted: what shows it; whether the store cannot be read, so that a new one
+    """The state of a loss before it is accepted: its evidence; whether the store cannot be read, so that a new one
     begins; and how many jobs wait, which would end as `restored`."""
 
     found: tuple[str, ...]
@@ -114,7 +116,7 @@ class Known(NamedTuple):
 
 
 def known(state_dir: Path) -> Known:
-    """What is known of the loss. Raises GridError where nothing is lost."""
+    """Return the state of the loss. Raises GridError if nothing is lost."""
     if not state_dir.is_dir():
         raise GridError(f"there is no coordinator's state in {state_dir}", hint="name it with --state-dir")
     try:

@@ -127,9 +127,9 @@ BESIDE = (f"{STORE}-wal", f"{STORE}-shm", BLOBS, "events")
 
 
 class Restored(NamedTuple):
-    """What was restored: from what, under which epoch, how many jobs were held back, how many are left to the word of
-    their nodes, and where what was there before is now (None: there was nothing). `unknown`: why it is not known who
-    was revoked, or has joined, since the backup (empty: it is)."""
+    """The result of a restore: its source, the epoch, how many jobs were held back, how many are settled by the reports
+    of their nodes, and where the earlier state is now (None: there was none). `unknown`: why it is not known who was
+    revoked, or has joined, since the backup (empty: it is known)."""
 
     content: Content
     epoch: int
@@ -140,7 +140,7 @@ class Restored(NamedTuple):
 
 
 def restore(source: Path, state_dir: Path, force: bool, resume: bool) -> Restored:
-    """Make the store of `state_dir` from a backup, or from a copy of a state directory. With `force` what is there is
+    """Make the store of `state_dir` from a backup, or from a copy of a state directory. With `force` an existing one is
     moved aside first; nothing is ever removed. Raises GridError."""
     configure_logs("warning")  # what a service logs about its store is not for who restores one
     if source.resolve() == state_dir.resolve():
@@ -180,7 +180,7 @@ def _refuse_another_grid(source: Path, state_dir: Path, grid: str) -> None:
 
 
 def _reached(state_dir: Path) -> Point:
-    """The epoch and commits of what is there now, as far as they can be read."""
+    """Return the epoch and commits of the present state, as far as they can be read."""
     marked = Point("", 0, 0, 0.0)
     with suppress(OSError):
         marked = evidence.read_mark(state_dir / STORE).point or marked
@@ -229,8 +229,9 @@ def _renew(fresh: Path, what: Content, reached: Point, resume: bool) -> Restored
 
 
 def _put_in_place(fresh: Path, state_dir: Path) -> Path | None:
-    """Move aside what is there, and put the restored state in its place. The store is replaced at once and last: at no
-    moment is there none, since a start would then begin a new grid."""
+    """Move the present state aside, and put the restored one in its place; returns where the former is (None: there was
+    none). The store is replaced last, in one step, so that there always is one: a start without a store would begin a
+    new grid."""
     sync(fresh / STORE)
     sync_tree(fresh)
     store = state_dir / STORE

@@ -49,7 +49,7 @@ class Finding(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What a check found; `more`: findings that are not listed."""
+    """The findings of a check; `more`: the number of those that are not listed."""
 
     content: Content | None
     findings: list[Finding]
@@ -57,8 +57,8 @@ class Checked(NamedTuple):
 
 
 def check(folder: Path) -> Checked:
-    """Check the store in a state directory or a backup. Raises GridError where there is none that can be read, and
-    nothing shows that there was one."""
+    """Check the store in a state directory or a backup. Raises GridError if there is none that can be read, and no sign
+    that there was one."""
     outside, seen = read_outside(folder / STORE), evidence.find_traces(folder)
     gone = missing(outside.mark, seen)
     if not outside.there and gone:

@@ -28,7 +28,7 @@ LIVE = "SELECT body, change FROM whole WHERE n IN (SELECT n FROM live)"
 
 
 class Content(NamedTuple):
-    """What is in a store: the grid it is of, its epoch, how many jobs live and how many have ended, and the moment it
+    """The contents of a store: its grid, its epoch, how many jobs live and how many have ended, and the moment that it
     shows (seconds since the epoch). `backup`: it was written by `grid coordinator backup`, and not just copied."""
 
     grid: str
@@ -98,7 +98,7 @@ def copy_store(db: sqlite3.Connection, to: Path) -> None:
 
 
 def blob_path(folder: Path, blob: str) -> Path:
-    """Where a blob lies in a state directory or a backup."""
+    """Return the path of a blob in a state directory or a backup."""
     return folder / BLOBS / blob[:2] / blob
 
 

@@ -52,11 +52,11 @@ class Turn(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BadLog(GridError):
-    """Not an event log, or a damaged one; says where."""
+    """Not an event log, or a damaged one; the error names the place."""
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """The file ends in the middle of a record, after so many bytes of it."""
+    """The file ends in the middle of a record, after this many bytes of it."""
 
     bytes: int
 
@@ -86,7 +86,7 @@ def read(path: Path) -> Iterator[Record]:
 
 
 def _values(path: Path) -> Iterator[tuple[int, Any]]:
-    """Each value with its offset."""
+    """Yield each value with its offset."""
     stream = msgpack.Unpacker(raw=False, strict_map_key=False, **_LIMITS)
     at = number = size = 0
     with path.open("rb") as file:

@@ -343,8 +343,8 @@ def logs(path: Path) -> list[Path]:
 
 
 def follow(paths: Sequence[Path], until: float, report: Report) -> Iterator[Start | Turn]:
-    """All records of these files up to a time, counted. As each file can be replayed alone, unreadable ones are skipped
-    and reported. Raises BadLog if none is readable."""
+    """Yield all records of these files up to a time, and count them. As each file can be replayed alone, unreadable
+    ones are skipped and reported. Raises BadLog if none is readable."""
     whole, expected = True, 0
     for path in paths:
         number = int(match[1]) if (match := NAME.fullmatch(path.name)) else 0

@@ -86,7 +86,7 @@ NOT_PLAIN = (*WEIGHTS_OF.values(), "preempting", "gang_ports", "rights", "sharin
 
 
 def settings() -> dict[str, Any]:
-    """All settings with their defaults."""
+    """Return all settings with their defaults."""
     found = {name: value for name, value in msgspec.structs.asdict(DEFAULT).items() if name not in NOT_PLAIN}
     found["order"] = DEFAULT.sharing.order
     for prefix, field in WEIGHTS_OF.items():
@@ -302,7 +302,7 @@ def _sentence(one: PolicyDifference, jobs: list[str]) -> str:
 
 
 def _result_words(what: str, value: Value) -> str:
-    """What became of a job, after `was` or `would have been`."""
+    """Describe the result of a job, after `was` or `would have been`."""
     match what, value:
         case "start", [node, _]:
             return f"granted on {node}"

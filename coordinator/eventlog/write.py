@@ -61,7 +61,7 @@ class EventLog:
         self._begin(follows=False)
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        """As the ledger's."""
+        """As the ledger's method."""
         self._events.append(event if type(event) is not JobsSubmitted else self._bytes_of(event))
         try:
             commands = self._ledger.handle(event, now)
@@ -73,7 +73,7 @@ class EventLog:
         return commands
 
     def settle(self, now: float) -> list[Command]:
-        """As the ledger's; it ends the turn. A turn has one time."""
+        """As the ledger's method; it ends the turn. A turn has one time."""
         try:
             commands = self._ledger.settle(now)
         except Exception as error:

@@ -174,8 +174,8 @@ class HistoryDatabase(DisposableDatabase):
         return removed
 
     def _later(self, db: sqlite3.Connection, now: float, used: int) -> dict[str, int]:
-        """By table, the time before which all rows are removed: so much of the span as the file is too large, and a
-        tenth more."""
+        """Return, by table, the time before which all rows are removed: the part of the span by which the file is too
+        large, and a tenth more."""
         ends = []
         for table, step in (("minutes", MINUTE), ("quarters", QUARTER)):
             (at,) = db.execute(_OLDEST.format(table)).fetchone()
@@ -199,7 +199,7 @@ class HistoryDatabase(DisposableDatabase):
         return found
 
     def recall(self, name: str) -> bytes | None:
-        """The saved memory of a node's forecaster; None: there is none. Raises sqlite3.Error."""
+        """Return the saved memory of a node's forecaster; None: there is none. Raises sqlite3.Error."""
         with self.reading() as db:
             found = db.execute("SELECT memory FROM learned WHERE node = ?", (self._ids.get(name),)).fetchone()
         return bytes(found[0]) if found is not None else None

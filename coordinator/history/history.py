@@ -357,7 +357,7 @@ def joined_loans(one: DayOfLoans | None, other: DayOfLoans) -> DayOfLoans:
 
 
 def merged_loans(days: Iterable[DayOfLoans]) -> list[DayOfLoans]:
-    """One line for each day, lender, borrower and node: the newest and largest first."""
+    """Merge loans to one line for each day, lender, borrower and node: the newest and largest first."""
     found: dict[tuple[int, str, str, str], DayOfLoans] = {}
     for one in days:
         key = (one.day, one.lender, one.borrower, one.node)
@@ -366,8 +366,8 @@ def merged_loans(days: Iterable[DayOfLoans]) -> list[DayOfLoans]:
 
 
 def _placed(found: Sequence[Row], first: int, behind: int) -> dict[Series, "array[int]"]:
-    """Rows as one array for each series, by interval from `first` to before `behind`; later rows override earlier
-    ones."""
+    """Return rows as one array for each series, by interval from `first` to before `behind`; later rows override
+    earlier ones."""
     codes = array("H", (GAP,)) * (COUNT * (behind - first))
     for one in found:
         if first <= one.at < behind:

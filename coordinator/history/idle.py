@@ -140,7 +140,8 @@ class IdleWatch:
         return one
 
     def forecast(self, name: str) -> IdleForecast | None:
-        """How long a node is expected to stay idle, as of the last interval; None: it is in use, or not known."""
+        """Return how long a node is expected to stay idle, as of the last interval; None: it is in use, or not
+        known."""
         found = self._expected(name)
         return found if found is not None and found.idle else None
 

@@ -19,7 +19,7 @@ RATE = 2000.0
 
 
 class Series(IntEnum):
-    """All series of a node, by their place. Those of use are parts of what the node has; `MOST` are maxima."""
+    """All series of a node, by their index. Those of use are parts of what the node has; `MOST` are maxima."""
 
     FOREIGN_CPU = 0
     FOREIGN_CPU_MOST = 1

@@ -19,14 +19,14 @@ PAST = forecast.STEP * (forecast.PAST + int(FARTHEST) // forecast.STEP)
 
 
 def use(window: Window, what: Measured) -> list[float]:
-    """All use of a resource; NaN where it was not measured."""
+    """Return the total use of a resource; NaN where it was not measured."""
     parts = [values(window.codes[one], one) for one in PARTS[what]]
     most = math.inf if what in RATES else 1.0
     return [min(sum(both), most) for both in zip(*parts, strict=True)]  # in this order NaN stays NaN
 
 
 def trend(window: Window, what: Measured, points: int) -> Trend:
-    """The trend of one resource; with so many points at most."""
+    """Return the trend of one resource, with `points` points at most."""
     found = use(window, what)
     described = statistics.describe(found, window.step)
     if described is None:
@@ -54,7 +54,8 @@ def trends(window: Window, wanted: Iterable[Measured], points: int) -> tuple[Tre
 
 
 def with_forecasts(found: Iterable[Trend], minutes: Window, ahead: float) -> tuple[Trend, ...]:
-    """These trends with forecasts so many seconds ahead, an hour at most, from the minutes of the last two days."""
+    """Return these trends with forecasts `ahead` seconds ahead, an hour at most, from the minutes of the last two
+    days."""
     ahead = min(ahead, FARTHEST)
     return tuple(_foreseen(one, minutes, ahead) for one in found)
 

@@ -68,8 +68,8 @@ _LENGTH_16 = 126
 
 
 def frame_at(data: bytes, start: int) -> tuple[int, int]:
-    """Where the payload of the frame of a client that begins here begins and ends (RFC 6455, 5.2). The end is 0 if not
-    all of it is there, and if it has 64 KiB or more."""
+    """Return where the payload of the client's frame that begins at `start` begins and ends (RFC 6455, 5.2). The end is
+    0 if the frame is incomplete, or has 64 KiB or more."""
     size = len(data)
     if size < start + 6:
         return 0, 0
@@ -96,8 +96,9 @@ class Wire(ServerConnection):
     """The library's connection, which is also cut when its peer does not read, or sends control frames or fragments
     without end. Until the hello a message may have a hello's bytes only.
 
-    What arrives is parsed and queued by the library, which wakes a task for each message. A message that arrives as one
-    frame, and before which nothing waits, is first offered to `take`."""
+    Received data is parsed and queued by the library, which wakes a task for each message. A message that arrives as
+    one frame, and before which nothing waits, is first offered to `take`.
+    """
 
     __slots__ = (  # with them in its __dict__, that would outgrow the keys that Python shares between instances
         "_between", "_control", "_fragments", "_most", "_newest",
@@ -162,7 +163,7 @@ class Wire(ServerConnection):
             self.check_outbox()
 
     def _taken(self, data: bytes, take: Callable[[bytes], bool]) -> int:
-        """How many of these bytes are messages that were taken; they bypass the library."""
+        """Return how many of these bytes are messages that were taken; they bypass the library."""
         at, size = 0, len(data)
         while at < size and data[at] == _FIN_BINARY and not self.unread:
             payload, end = frame_at(data, at)
@@ -304,8 +305,8 @@ class Connection:
         return time.monotonic() - self._began > TURN_SECONDS
 
     async def turn(self) -> None:
-        """To be called after each message of a frame, which may have many thousands: others have their turn in between,
-        and answers do not pile up. Raises ConnectionClosed, also where this side has ended it."""
+        """Give other tasks a turn; to be called after each message of a frame, which may have many thousands, so that
+        answers do not pile up. Raises ConnectionClosed, also if this side has closed it."""
         if self._closed:
             raise ConnectionClosedError(None, None)
         if self.turn_is_over():
@@ -316,7 +317,7 @@ class Connection:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def accept(self, welcome: Welcome) -> None:
-        """Let the peer in."""
+        """Accept the peer."""
         self.wire.outbox = OUTBOX_CONTROL if self.role == "agent" else OUTBOX_BULK
         self.wire.known(CONTROL_BYTES if self.role == "agent" else BULK_BYTES)
         self.link.accept(welcome)

@@ -35,7 +35,7 @@ Peer = TypeVar("Peer")
 
 
 def site(address: str) -> str:
-    """The part of an address that counts as one address."""
+    """Return the part of an address that counts as one address."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -35,7 +35,7 @@ _ANSWER = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n{}\n"
 
 
 def speaks_other_protocol(first: bytes, secure: bool) -> str:
-    """What is wrong with a peer whose first byte is this, on a port with TLS or without; empty: nothing."""
+    """Return what is wrong with a peer whose first byte is this, on a port with TLS or without; empty: nothing."""
     if secure and first != TLS_RECORD:
         return "what it says is not TLS; a client of the grid has to use wss://"
     if not secure and first == TLS_RECORD:
@@ -44,7 +44,7 @@ def speaks_other_protocol(first: bytes, secure: bool) -> str:
 
 
 def answer_in_plain_text(sock: socket.socket, secure: bool) -> None:
-    """Tell a peer that speaks the wrong protocol which one is spoken here, in a way that both can read."""
+    """Answer a peer that speaks the wrong protocol with the right one, in a form that is readable in both."""
     words = "This grid has an authority: use wss://" if secure else "This grid has no authority: use ws://"
     with contextlib.suppress(OSError):
         sock.send(_ANSWER.format(words).encode())
@@ -118,7 +118,7 @@ def bind_unix(state_dir: Path) -> socket.socket:
 
 @contextmanager
 def closed_to_others(state_dir: Path) -> Iterator[None]:
-    """Keep everything in the state directory but the socket closed to other users, who may pass through it."""
+    """Close everything in the state directory except the socket to other users, who may pass through it."""
     before = os.umask(0o077)
     for entry in os.scandir(state_dir):
         mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)

@@ -32,7 +32,7 @@ class Busy(GridError):
 
 
 class Shortage(IntEnum):
-    """What is given up for lack of memory."""
+    """The services that are given up for lack of memory."""
 
     NONE = 0
     SHED = 1

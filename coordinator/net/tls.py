@@ -33,8 +33,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._closing = False
 
     async def handshake(self, seconds: float) -> None:
-        """Wait for the end of the handshake; where it fails the connection ends. Raises OSError: ssl.SSLError for what
-        the peer does or shows, ConnectionAbortedError after so many seconds, ConnectionResetError when it leaves."""
+        """Wait for the end of the handshake; if it fails the connection ends. Raises OSError: ssl.SSLError for what the
+        peer does or shows, ConnectionAbortedError after `seconds`, ConnectionResetError when it leaves."""
         if self._shaken is None:
             return
         try:
@@ -162,5 +162,5 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._raw.set_write_buffer_limits(high, low)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Also `ssl_object`."""
+        """As the base class, with `ssl_object`."""
         return self._tls if name == "ssl_object" else self._raw.get_extra_info(name, default)

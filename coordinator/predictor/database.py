@@ -39,10 +39,10 @@ _LENGTH = " + ".join(
 
 
 class UsageRow(NamedTuple):
-    """An attempt, or a run that somebody recorded: when it ended (grid time), whose it was, the shape of its command,
-    what was asked for (milli-cores, bytes, milli-GPUs), what it used (seconds, bytes, the most cores at once, bytes of
-    GPU memory), the memory that it held, how it `ended` for the predictor, and the cause. Of one that ran out of
-    memory, `seconds` is the time to that."""
+    """An attempt, or a recorded run: when it ended (grid time), its user, the shape of its command, the requested
+    resources (milli-cores, bytes, milli-GPUs), what it used (seconds, bytes, the most cores at once, bytes of GPU
+    memory), the memory that it held, how it `ended` for the predictor, and the cause. Of one that ran out of memory,
+    `seconds` is the time to that."""
 
     allocation: str
     at: float
@@ -92,8 +92,8 @@ class UsageDatabase(DisposableDatabase):
                     db.execute(f"DELETE FROM usage WHERE id IN ({surplus})", (user, count - share))  # noqa: S608 (ours)
 
     def newest(self, count: int) -> list[UsageRow]:
-        """The newest rows, oldest first, of nobody more than a share of so many, without those that are too long or
-        cannot be read. Raises sqlite3.Error."""
+        """Return the newest rows, oldest first, with at most a share of them from one user, without those that are too
+        long or cannot be read. Raises sqlite3.Error."""
         turn = "row_number() OVER (PARTITION BY user ORDER BY id DESC) AS turn"
         inner = f"SELECT id, {turn}, {_COLUMNS} FROM usage WHERE {_LENGTH} <= ?"  # noqa: S608 (all are ours)
         query = f"SELECT {_COLUMNS} FROM ({inner}) WHERE turn <= ? ORDER BY id DESC LIMIT ?"  # noqa: S608
@@ -104,7 +104,8 @@ class UsageDatabase(DisposableDatabase):
 
 
 def share_of(counts: Iterable[int], most: int) -> int:
-    """How many rows a user may have, so that all together have at most so many: as equal as what they have allows."""
+    """Return the most rows that a user may have, so that all together have at most `most`: as equal as the users' rows
+    allow."""
     left = most
     ordered = sorted(counts)
     for at, count in enumerate(ordered):
@@ -119,7 +120,7 @@ def _counts(db: sqlite3.Connection) -> dict[str, int]:
 
 
 def _row(found: Sequence[object]) -> UsageRow | None:
-    """A row as it was written; None where somebody else wrote it."""
+    """Decode a row; None if it is invalid."""
     row = UsageRow(*found)  # type: ignore[arg-type]
     try:
         pairs = json.loads(str(row.features))

@@ -30,7 +30,7 @@ BEYOND = math.log(1.15)
 
 
 class Method(IntEnum):
-    """How an answer was found."""
+    """The method by which an answer was found."""
 
     QUANTILE = 0
     LARGEST = 1
@@ -47,10 +47,10 @@ _Tried = Sequence[tuple[float, Method]]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Quantity:
-    """What is estimated. `level`: of its quantile. `few`: divided by the number of samples and added, as the largest
-    of n values is exceeded by one in n + 1. `misses`: the share of answers that may be too small. `wasted`: too much
-    is wasted as long as it is held, too little wastes the whole run and the next one; else a miss costs as much more
-    as the level says (pinball loss)."""
+    """What is estimated. `level`: of its quantile. `few`: divided by the number of samples and added, as the largest of
+    n values is exceeded by one in n + 1. `misses`: the share of answers that may be too small. `wasted`: the cost of an
+    excess is what is held in vain, that of a shortfall the whole run and the next one; else costs are weighted by the
+    level (pinball loss)."""
 
     level: float
     methods: tuple[Method, ...]
@@ -100,8 +100,8 @@ class _Fixed(NamedTuple):
 
 
 class Estimator:
-    """Of one quantity and one shape. Learning and estimating are O(log n) for n samples in the window, of which there
-    are at most 200."""
+    """Estimates one quantity of one shape. Learning and estimating are O(log n) for n samples in the window, of which
+    there are at most 200."""
 
     __slots__ = (
         "answered_by_line",
@@ -148,7 +148,7 @@ class Estimator:
         return float(self.enough.bit_count() / self.told) if self.told >= MIN_SAMPLES_FOR_ML else None
 
     def adapted(self, level: float) -> float:
-        """This level, as misses have moved it."""
+        """Return this level, adapted to earlier misses."""
         return min(0.999, level + self.level * (1.0 - level))
 
     def _fix(self) -> _Fixed:
@@ -176,7 +176,7 @@ class Estimator:
         return fixed
 
     def answers(self, xs: tuple[float, ...], above: float | None = None) -> list[tuple[float, Method]]:
-        """What each method that has enough samples says; the first has always."""
+        """Return the answer of each method that has enough samples; the first one always has."""
         fixed = self.fixed or self._fix()
         found = [(fixed.quantile, QUANTILE)]
         if self.quantity.by_largest:
@@ -220,9 +220,8 @@ class Estimator:
     def quantiles(
         self, xs: tuple[float, ...], levels: Sequence[float], running: Sequence[tuple[float, tuple[float, ...]]]
     ) -> tuple[list[float], Method]:
-        """The values at these levels by the method that answers now, where for some that still run it is known only
-        that they need more: (so much, their features) each. Levels ascend; those above the median are moved by
-        misses."""
+        """Return the values at these levels, and the method in use. `running`: samples that still run, of which only a
+        minimum is known, each with its features. Levels ascend; those above the median are adapted to misses."""
         few = self.quantity.few / len(self.values.sorted)
         method = (self.fixed or self._fix()).best
         height, highest, ordered, censored = self._running(method, xs, running)
@@ -234,8 +233,8 @@ class Estimator:
     def _running(
         self, method: Method, xs: tuple[float, ...], running: Sequence[tuple[float, tuple[float, ...]]]
     ) -> tuple[float, float, Sequence[float], list[float]]:
-        """Of a method: what its values are relative to, the most that it says, its values, and the
-        least that those that still run come to."""
+        """Return, for a method: what its values are relative to, its maximum, its values, and the minima of samples
+        that still run."""
         if method is not LINE:
             ordered = self.values.sorted
             return 0.0, math.inf, ordered, sorted([value for value, _ in running if value > ordered[0]])
@@ -262,8 +261,8 @@ class Estimator:
         self.fixed = None
 
     def learn(self, xs: tuple[float, ...], value: float, weight: float, above: float | None = None) -> float | None:
-        """One more sample: first what each method would have said of it is judged, then it is learned. `weight`: for
-        how long the quantity was held (s). Returns what was answered for it; None: there were too few samples."""
+        """Learn one more sample, after judging what each method would have answered for it. `weight`: how long the
+        quantity was held (s). Returns the answer for it; None: there were too few samples."""
         answer = self._judge(xs, value, weight, above) if self.ready else None
         line = self.line
         if xs:

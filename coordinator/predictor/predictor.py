@@ -55,7 +55,7 @@ class How(StrEnum):
 
 
 class Usage(NamedTuple):
-    """What an attempt used: seconds, the most memory (bytes), the most cores at once, the most GPU memory (bytes); 0 is
+    """The use of an attempt: seconds, the most memory (bytes), the most cores at once, the most GPU memory (bytes); 0:
     not known. `held`: the memory that it was granted (bytes)."""
 
     seconds: float
@@ -78,7 +78,7 @@ _ML, _STATISTICS = Tier.ML, Tier.STATISTICS  # looked up once: each lookup of a 
 
 
 class Level(StrEnum):
-    """Whose samples an answer is from."""
+    """Whose samples an answer is based on."""
 
     SHAPE = "shape"
     PROGRAM = "program"
@@ -114,7 +114,8 @@ class Answer(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What a job will need. `seconds` is the median run time, `planned` the one that nine of ten stay within."""
+    """The predicted needs of a job. `seconds` is the median run time, `planned` the one that nine in ten runs stay
+    within."""
 
     memory: Answer
     cores: Answer
@@ -130,7 +131,7 @@ _LATEST = 6
 
 
 class _Owner:
-    """A user: how many shapes of theirs are known, and have windows."""
+    """A user, with the number of known shapes and of those with windows."""
 
     __slots__ = ("in_use", "key", "known")
 
@@ -153,7 +154,7 @@ class _Latest:
 
     @property
     def size(self) -> float:
-        """What was shipped with the last of them, as a feature."""
+        """The size of what was shipped with the last one, as a feature."""
         return self.rows[-FEATURES]
 
     def add(self, known: _Known, xs: tuple[float, ...]) -> None:
@@ -279,8 +280,8 @@ class Predictor:
             self._forget(list(islice(self._resting, AT_ONCE - (SHAPES - IN_USE + 1 - len(self._resting)))))
 
     def _beyond_share(self, most: int) -> list[int]:
-        """The oldest shapes of users that have more than their share, so that nobody's flood of shapes removes those of
-        others."""
+        """Return the oldest shapes of users that have more than their share, so that one user's many shapes do not
+        remove those of others."""
         share, left, found = SHAPES // len(self._owners), dict[int, int](), list[int]()
         if not any(owner.known > share for owner in self._owners.values()):
             return found
@@ -392,7 +393,7 @@ class Predictor:
         return of
 
     def predict(self, of: Shape, now: float) -> Prediction:
-        """What a job of this shape will need, as far as is known at this time."""
+        """Predict the needs of a job of this shape, as far as they are known at this time."""
         found = self._models_of(of)
         if not found:
             return NOTHING
@@ -467,8 +468,8 @@ class Predictor:
         return min((one for one in steps if one >= tried * RAISE), default=None)
 
     def within(self, of: Shape, seconds: float, now: float) -> float | None:
-        """The probability that a job of this shape runs for at most so long; None: fewer than 5 runs of it, or of its
-        program, are known."""
+        """Return the probability that a job of this shape runs for at most `seconds`; None: fewer than 5 runs of it, or
+        of its program, are known."""
         for key, xs in _levels(of)[:2]:
             model = self._model(key, len(xs))
             if model is not None and model.seconds.ready:
@@ -476,7 +477,7 @@ class Predictor:
         return None
 
     def slope(self, of: Shape, feature: str) -> float | None:
-        """By which power of a feature the memory grows; None: no line was found."""
+        """Return the power of a feature by which the memory grows; None: no line was found."""
         model = self._model(of.key, len(of.xs))
         names = [name for name, _ in of.features]
         if model is None or feature not in names or model.memory.line.count < MIN_SAMPLES_FOR_STATS:
@@ -485,7 +486,8 @@ class Predictor:
 
 
 def _levels(of: Shape) -> list[tuple[int, tuple[float, ...]]]:
-    """From the whole shape to its user; all commands of a program have the size of what is shipped in common."""
+    """Return the levels from the whole shape to its user; all commands of a program share the size of what is
+    shipped."""
     return [(of.key, of.xs), (of.program_key, of.xs[:1]), (of.user_key, ())]
 
 

@@ -197,7 +197,7 @@ class NeedsService:
         await asyncio.sleep(PAUSE)
 
     def learn_some(self, most: int) -> None:
-        """Learn from the oldest entries of the queue, at most so many."""
+        """Learn from the oldest entries of the queue, at most `most`."""
         for _ in range(min(most, len(self._waiting))):
             one = self._waiting.popleft()
             try:
@@ -232,8 +232,8 @@ class NeedsService:
             self._rows.append(row)
 
     def predict_waiting(self, state: GridState) -> tuple[tuple[str, float], ...]:
-        """How long the first jobs of lines will run, as far as it is known, once each: where nodes are reserved, or it
-        is forecast how long they are lent. Where machines are created also what runs while others wait."""
+        """Predict the run times of the first jobs of lines, as far as they are known, once each: if nodes are reserved,
+        or there are forecasts of idleness. If machines are created, also those of running jobs while others wait."""
         pools = bool(state.policy.scaling.pools) and bool(state.queue.lines)
         self._more = False
         if not state.reservations.by_job and not state.index.forecasts and not pools:
@@ -274,8 +274,8 @@ class NeedsService:
         return tuple(found)
 
     async def prospects(self, state: GridState, job: Job) -> str:
-        """For how long runs like a job run, and how likely it is over when its submitter wants it to be; empty: nobody
-        knows, and nobody wants to."""
+        """Describe the run time of runs like a job, and the probability that it is over by the time its submitter
+        wants; empty: neither is known or wanted."""
         spec, now = job.spec, self._clock()
         if job.state is State.ENDED or spec.hold or spec.boost is not None:
             return ""
@@ -369,7 +369,7 @@ class NeedsService:
     # --- answers ------------------------------------------------------------------------------------------------------
 
     async def answer(self, user: str, asked: Predict) -> Needs:
-        """What is known of a command's needs."""
+        """Return the known needs of a command."""
         if asked.bundle:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._measure(asked.bundle), PATIENCE)
@@ -419,7 +419,7 @@ class NeedsService:
 
 
 def _begins(state: GridState, job: Job, now: float) -> float:
-    """When a job that waits is expected to start: when what is reserved for it is free, else now."""
+    """Return when a waiting job is expected to start: when its reservation is free, else now."""
     reserved = [one.at for one in state.reservations.by_job.values() if one.job == job.id]
     return max([now, job.begin, *(at for at in reserved if at < math.inf)])
 
@@ -429,7 +429,7 @@ def _words(seconds: float) -> str:
 
 
 def usage_of(outcome: Outcome, used: Used | None, held: int) -> Usage:
-    """What an attempt used, by what its node told at its end and while it ran."""
+    """Return the use of an attempt, by what its node reported at its end and while it ran."""
     seconds = max(0.0, outcome.seconds - outcome.suspended)
     memory = max(outcome.peak_memory, used.memory if used is not None else 0)
     cores = used.cpu_peak if used is not None and used.cpu_peak else 0.0
@@ -440,7 +440,7 @@ def usage_of(outcome: Outcome, used: Used | None, held: int) -> Usage:
 
 
 def how_it_ended(outcome: Outcome) -> How:
-    """How an attempt ended, as far as its needs are concerned."""
+    """Return how an attempt ended, as far as its needs are concerned."""
     known: Mapping[Cause, How] = {Cause.OUT_OF_MEMORY: How.OUT_OF_MEMORY, Cause.TIME_LIMIT: How.TIME_LIMIT}
     done = outcome.cause is Cause.EXITED and outcome.code == 0
     return How.DONE if done else known.get(outcome.cause, How.CUT)

@@ -116,7 +116,7 @@ def _code(text: str) -> str:
 
 
 def _script(shell: str, text: str) -> tuple[str, list[str]]:
-    """Of `sh -c TEXT`: the program of its first command."""
+    """Return the program of the first command of `sh -c TEXT`, and its arguments."""
     try:
         words = shlex.split(text, comments=True)[:MOST_WORDS]
     except ValueError:
@@ -164,7 +164,7 @@ def _words(rest: Iterable[str]) -> tuple[list[str], list[tuple[str, float]]]:
 
 
 def _value(value: str, secret: bool) -> tuple[str, float | None]:
-    """What stands for a value in a shape, and the number that it is."""
+    """Return the replacement of a value in a shape, and its number, if it is one."""
     if secret:
         return "*", None
     if match := _NUMBER.fullmatch(value):

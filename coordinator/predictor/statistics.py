@@ -122,7 +122,7 @@ class Line:
         """Cache of `_best`, valid until the next point."""
 
     def add(self, xs: tuple[float, ...], y: float) -> None:
-        """One more point."""
+        """Add one more point."""
         self.count += 1
         self.y += y
         self.best = None

@@ -55,7 +55,7 @@ _QUOTA = re.compile(r"LimitExceeded$|CountExceeded$")
 
 
 def kind_of(code: str, status: int, text: str = "") -> Answer:
-    """What an error of EC2 is to the ledger, by its code, HTTP status and text."""
+    """Return how the ledger treats an error of EC2, by its code, HTTP status and text."""
     for answer, beginnings in _KINDS.items():
         if code.startswith(beginnings):
             return answer
@@ -133,7 +133,7 @@ class AWSCloudProvider(CloudProviderBase):
         return True
 
     def list_workers(self) -> list[Listed]:
-        """All instances with this grid's tag, also those that EC2 has terminated and still remembers."""
+        """Return all instances with this grid's tag, also those that EC2 has terminated and still remembers."""
         found = [self._listed(one) for one in self._found({f"tag:{TAG}": self.grid})]
         told, now = {one.handle for one in found}, time.monotonic()
         with self._lock:
@@ -145,7 +145,7 @@ class AWSCloudProvider(CloudProviderBase):
             return found + [one for _, one in self._recent.values()]
 
     def get_available_resources(self) -> dict[str, Any]:
-        """What instances of the configured types have; of all current ones, where none are configured."""
+        """Return the resources of instances of the configured types; of all current ones, if none are configured."""
         named = sorted(set((self.settings.get("instance_types") or {}).values()))
         wanted: dict[str, Any] = {"InstanceTypes": named} if named else {}
         pages = self._ec2.get_paginator("describe_instance_types")
@@ -239,7 +239,7 @@ class AWSCloudProvider(CloudProviderBase):
     # --- errors -------------------------------------------------------------------------------------------------------
 
     def _asked(self, call: Callable[[], T]) -> T:
-        """What EC2 answers. Raises ProviderRefused."""
+        """Call EC2 and return its answer. Raises ProviderRefused."""
         try:
             return call()
         except trouble.ClientError as error:
@@ -293,7 +293,7 @@ def _tags(one: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _seconds(text: str) -> float:
-    """A time of a tag; 0 where nobody can read it."""
+    """Parse a time of a tag; 0 if it cannot be parsed."""
     with suppress(ValueError):
         value = float(text)
         if 0 <= value < 1e12:

@@ -34,8 +34,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def machine_json(spec: WorkerSpec) -> dict[str, Any]:
-    """The settings of the program on the machine (agent/machine.py), and its description in a list. The invitation is
-    not part of them: it is in a file of its own, which is removed when it was used."""
+    """Return the settings of the program on the machine (agent/machine.py), and its description in a list. The
+    invitation is not part of them: it is in a file of its own, which is removed when it was used."""
     return {
         "name": spec.name,
         "url": spec.url,
@@ -64,9 +64,9 @@ class ProviderRefused(Exception):
 
 
 class CloudProviderBase(ABC):
-    """A provider of machines. Its methods are called from several threads, may take as long as they need (who asks
-    gives up after a while, and asks again), and raise ProviderRefused. `grid` is the id of the grid, by which its
-    machines are told from those of others; `settings` what the configuration says of the provider."""
+    """A provider of machines. Its methods are called from several threads, may take as long as they need (the caller
+    gives up after a while, and repeats the call), and raise ProviderRefused. `grid` is the id of the grid, by which its
+    machines are told from those of others; `settings` are the provider's in the configuration."""
 
     def __init__(self, grid: str, settings: Mapping[str, Any]) -> None:
         self.grid, self.settings = grid, settings
@@ -77,13 +77,13 @@ class CloudProviderBase(ABC):
 
     @abstractmethod
     def terminate_worker(self, name: str, handle: str = "") -> bool:
-        """End the machine of this name, or of this handle where that is not empty; False: there is none. One that is
-        still being created by an earlier call is ended, too, or is in the next list."""
+        """End the machine of this name, or of this handle if that is not empty; False: there is none. One that is still
+        being created by an earlier call is ended, too, or is in the next list."""
 
     @abstractmethod
     def list_workers(self) -> list[Listed]:
-        """All machines of this grid that are there, or are coming; and, as `ended`, those of which it is known how they
-        ended."""
+        """Return all machines of this grid that exist, or are coming; and, as `ended`, those of which it is known how
+        they ended."""
 
     def get_worker_status(self, name: str) -> str:
         """`running`, `ending`, or `gone`."""
@@ -91,5 +91,5 @@ class CloudProviderBase(ABC):
         return "gone" if found is None else "ending" if found.ending else "running"
 
     def get_available_resources(self) -> dict[str, Any]:
-        """What the provider could still create, as far as it says; empty: it does not say."""
+        """Return what the provider could still create, as far as it says; empty: it does not say."""
         return {}

@@ -49,7 +49,8 @@ class ProviderChild:
         self._closed = False
 
     async def ask(self, what: str, answers: Any, seconds: float | None = None, **words: Any) -> Any:
-        """The answer, of the type `answers`. Raises ProviderRefused, with LOST where nobody knows what was done."""
+        """Send a request and return its answer, of the type `answers`. Raises ProviderRefused, with LOST if the effect
+        is unknown."""
         async with self._listing if what == "list" else self._others:
             return await self._ask(what, answers, seconds, words)
 

@@ -67,17 +67,17 @@ class CommandProvider(CloudProviderBase):
         self._seconds = float(settings.get("seconds", SECONDS))
 
     def create_worker(self, spec: WorkerSpec) -> str:
-        """By the program `create`."""
+        """Run the program `create`."""
         told = {**msgspec.to_builtins(spec), "grid": self.grid, "machine": machine_json(spec)}
         del told["age"]  # asked again, a program is told the same
         return self._run("create", told, _Created).handle or spec.name
 
     def terminate_worker(self, name: str, handle: str = "") -> bool:
-        """By the program `end`."""
+        """Run the program `end`."""
         return self._run("end", {"grid": self.grid, "name": name, "handle": handle}, _Ended).there
 
     def list_workers(self) -> list[Listed]:
-        """By the program `list`."""
+        """Run the program `list`."""
         return self._run("list", {"grid": self.grid}, _List).machines
 
     def _run(self, what: str, told: dict[str, Any], answers: type[T]) -> T:

@@ -145,7 +145,7 @@ class DockerLocalProvider(CloudProviderBase):
             raise self._refused(error) from None
 
     def list_workers(self) -> list[Listed]:
-        """All containers of this grid, with those that have ended lately: one call, and one for each new end."""
+        """Return all containers of this grid, with those that have ended lately: one call, and one for each new end."""
         try:
             found = self._client().containers.list(all=True, sparse=True, filters={"label": f"{ID}={self.grid}"})
             return [one for container in found if (one := self._listed(container)) is not None]
@@ -179,7 +179,7 @@ class DockerLocalProvider(CloudProviderBase):
         return msgspec.structs.replace(one, ended=True, failed=True, why=why)
 
     def _end(self, container: Any) -> str:
-        """How a container has ended, with the last that it said."""
+        """Describe how a container has ended, with its last output."""
         said = str(container.attrs.get("Status", "")) or "it has ended"
         code, last = _CODE.search(said), ""
         with suppress(DockerException, requests.RequestException):
@@ -193,7 +193,7 @@ class DockerLocalProvider(CloudProviderBase):
             container.remove(force=True, v=True)
 
     def get_available_resources(self) -> dict[str, Any]:
-        """What the engine's machine has."""
+        """Return the resources of the engine's machine."""
         try:
             said = self._client().info()
         except (DockerException, requests.RequestException) as error:
@@ -214,7 +214,7 @@ class DockerLocalProvider(CloudProviderBase):
         return self._engine
 
     def _find(self, name: str) -> Any:
-        """The container of a machine of this grid; None: there is none."""
+        """Return the container of a machine of this grid; None: there is none."""
         if not name:
             return None
         try:
@@ -227,7 +227,7 @@ class DockerLocalProvider(CloudProviderBase):
         return found
 
     def _refused(self, error: Exception) -> ProviderRefused:
-        """What an error of the engine, or on the way to it, means."""
+        """Convert an error of the engine, or of the connection to it."""
         if isinstance(error, APIError):
             text = f"the engine says: {error.explanation or error}"
             match error.status_code:

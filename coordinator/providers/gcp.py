@@ -62,7 +62,8 @@ _STATUS = {401: Answer.CREDENTIALS, 403: Answer.CREDENTIALS, 429: Answer.THROTTL
 
 
 def kind_of(codes: tuple[str, ...], status: int, text: str = "") -> Answer:
-    """What an error of Compute Engine is to the ledger, by its codes, HTTP status (0: an operation's) and text."""
+    """Return how the ledger treats an error of Compute Engine, by its codes, HTTP status (0: an operation's) and
+    text."""
     for answer, beginnings in _CODES.items():
         if any(code.startswith(beginnings) for code in codes):
             return answer
@@ -136,7 +137,7 @@ class GCPCloudProvider(CloudProviderBase):
         return done
 
     def list_workers(self) -> list[Listed]:
-        """All instances with this grid's label. Deletes those that have shut themselves down."""
+        """Return all instances with this grid's label. Deletes those that have shut themselves down."""
         found = list(self._instances())
         for one in found:
             if one.ended:
@@ -145,8 +146,8 @@ class GCPCloudProvider(CloudProviderBase):
         return found
 
     def get_available_resources(self) -> dict[str, Any]:
-        """What instances of the configured types have, and what the region's quotas leave; of all types of the zone,
-        where none are configured."""
+        """Return the resources of instances of the configured types, and what the region's quotas leave; of all types
+        of the zone, if none are configured."""
         zone = str(self.settings.get("zone") or "")
         if not zone:
             raise ProviderRefused(Answer.REFUSED, "providers.gcp.zone is not set")
@@ -262,7 +263,7 @@ class GCPCloudProvider(CloudProviderBase):
             raise ProviderRefused(Answer.LOST, f"{error.text}; it was asked to create the instance before") from None
 
     def _instances(self) -> Iterator[Listed]:
-        """All instances of this grid, also those that have shut themselves down (`ended`)."""
+        """Yield all instances of this grid, also those that have shut themselves down (`ended`)."""
         for page in self._pages("/aggregated/instances", {"filter": f"labels.{LABEL}={self.grid}"}):
             try:
                 for zone, scope in page["items"].items():
@@ -317,8 +318,8 @@ class GCPCloudProvider(CloudProviderBase):
     def _send(
         self, method: str, path: str, words: Mapping[str, str] | None, body: Any, token: str
     ) -> requests.Response:
-        """By this thread's connections. Not by Google's session, which also asks for the regions that the account is
-        allowed, at an address that nobody has configured."""
+        """Send a request by this thread's connections; not by Google's session, which also requests the allowed regions
+        of the account, at an address that is not configured."""
         session: requests.Session | None = getattr(self._threads, "session", None)
         if session is None:
             session = self._threads.session = requests.Session()
@@ -377,7 +378,7 @@ def _parts(type: str) -> tuple[str, str]:
 
 
 def _seconds(text: Any) -> float:
-    """A time of a label; 0 where nobody can read it."""
+    """Parse a time of a label; 0 if it cannot be parsed."""
     with suppress(ValueError, TypeError):
         value = float(text)
         if 0 <= value < 1e12:

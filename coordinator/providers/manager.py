@@ -60,10 +60,10 @@ class CloudProviderManager(WithClient):
     async def create_worker(
         self, provider: str, resources: Mapping[str, Any] | None = None, worker_type: str = "cpu", *, life: float = LIFE
     ) -> str:
-        """Have a worker created that has at least these `resources` (as `DynamicResourceManager` takes requirements):
-        its id, once that is on the coordinator's disk. `worker_type`: `cpu`, `gpu`, or a type that a pool of the
+        """Create a worker that has at least these `resources` (as `DynamicResourceManager` takes requirements), and
+        return its id, once that is on the coordinator's disk. `worker_type`: `cpu`, `gpu`, or a type that a pool of the
         provider names; of those that fit the cheapest that may be created now. An added provider has created it when
-        this returns; `life` (seconds) is for those. Raises BadValue, and RequestRefused where a limit, a pause or a
+        this returns; `life` (seconds) is for those. Raises BadValue, and RequestRefused if a limit, a pause or a
         provider refuses it."""
         wanted = requirements(resources)[0] if resources else Resources()
         await self.initialize()
@@ -113,7 +113,7 @@ class CloudProviderManager(WithClient):
 
     async def terminate_worker(self, provider: str, worker_id: str) -> bool:
         """End a worker: a machine of a pool as soon as no job runs on it, one of an added provider at once. False:
-        there is none of this id, or it has ended."""
+        there is none with this id, or it has ended."""
         await self.initialize()
         if (added := self._added.get(provider)) is not None:
             return await _ask(provider, added.terminate_worker, worker_id)

@@ -98,7 +98,7 @@ class ProcessProvider(CloudProviderBase):
         return there
 
     def list_workers(self) -> list[Listed]:
-        """All that run. Removes what is left of those that ended long ago."""
+        """Return all running machines. Removes the remains of those that ended long ago."""
         found: list[Listed] = []
         for folder in sorted(self._home.iterdir()) if self._home.is_dir() else []:
             if not _is_there(folder):
@@ -126,7 +126,7 @@ class ProcessProvider(CloudProviderBase):
         return found
 
     def get_available_resources(self) -> dict[str, Any]:
-        """What this machine has."""
+        """Return the resources of this machine."""
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
         return {"cpus": os.cpu_count() or 1, "memory": memory}
 
@@ -155,7 +155,7 @@ def _is_there(folder: Path) -> bool:
 
 
 def _is_killed(folder: Path) -> bool:
-    """Whether its own program was killed, and with it the agent: nobody starts that again."""
+    """Whether its own program was killed, and the agent with it: it is not restarted."""
     if not (folder / "ready").exists() or (folder / "ended").exists() or _lives(folder):
         return False
     return not any(AGENT in _words(pid) for pid in _processes(folder))
@@ -177,8 +177,8 @@ def _lives(folder: Path) -> bool:
 
 
 def _processes(folder: Path) -> list[int]:
-    """The processes of ours that are this machine: itself, its agent, its supervisor and spawners. Not what only names
-    a file of it, such as an editor."""
+    """Return the processes of this user that are the machine: itself, its agent, its supervisor and spawners. Programs
+    that only name a file of it, such as an editor, do not count."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid() and _is_of(int(name), folder):

@@ -63,14 +63,14 @@ class MachineService:
         """The calls that wait for the creation of a machine, by its name."""
 
     def configure(self, providers: Mapping[str, dict[str, Any]], pools: Mapping[str, dict[str, Any]]) -> None:
-        """The configuration was read again: providers begin anew."""
+        """Restart the providers with the new configuration."""
         self._providers, self._pools = providers, pools
         for child in self._children.values():
             self._do(child.close())
         self._children = {}
 
     def perform(self, command: CreateMachine | EndMachine | ListMachines) -> None:
-        """Ask a provider; the answer comes as an event."""
+        """Send a request to a provider; the answer comes as an event."""
         match command:
             case CreateMachine(machine):
                 self._do(self._create(machine))
@@ -80,7 +80,7 @@ class MachineService:
                 self._do(self._list(command))
 
     async def close(self) -> None:
-        """Ask nothing more. Machines go on."""
+        """Send no more requests. Machines go on."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(
@@ -106,7 +106,7 @@ class MachineService:
     # --- the three questions ------------------------------------------------------------------------------------------
 
     async def _create(self, machine: Machine) -> None:
-        """Ask once; the answer is also for calls that come meanwhile."""
+        """Send a request once; the answer is also for calls that come meanwhile."""
         calls = self._creating.setdefault(machine.name, [])
         calls.append(machine.calls)
         if len(calls) > 1:

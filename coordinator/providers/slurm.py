@@ -90,7 +90,7 @@ exec {python} -m distributed_grid.agent.machine "$folder"
 
 
 class Comment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a job's comment says, as JSON."""
+    """The comment of a job, as JSON."""
 
     grid: str
     machine: str
@@ -197,7 +197,7 @@ class SlurmProvider(CloudProviderBase):
         return bool(found)
 
     def list_workers(self) -> list[Listed]:
-        """All jobs of this grid that Slurm knows, with those that have ended lately: one call."""
+        """Return all jobs of this grid that Slurm knows, with those that have ended lately: one call."""
         return [_listed(job) for job in self._jobs([])]
 
     def get_available_resources(self) -> dict[str, Any]:
@@ -257,7 +257,8 @@ class SlurmProvider(CloudProviderBase):
         return sorted(ours, key=lambda job: int(job.id) if job.id.isdigit() else 0)
 
     def _run(self, program: str, words: Sequence[str], stdin: str = "", lock: int | None = None) -> str:
-        """What a program of Slurm says; it holds the `lock` as long as it runs. Raises ProviderRefused."""
+        """Run a program of Slurm and return its output; it holds the `lock` as long as it runs. Raises
+        ProviderRefused."""
         if shutil.which(program) is None:
             raise ProviderRefused(Answer.CREDENTIALS, f"{program} cannot be run: there is no such program here")
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
@@ -289,7 +290,7 @@ class SlurmProvider(CloudProviderBase):
 
 
 def kind_of(said: str) -> Answer:
-    """What a program of Slurm means that has failed, and says this."""
+    """Classify the failure of a program of Slurm by its message."""
     return next((answer for answer, words in SAYS if re.search(words, said, re.IGNORECASE)), Answer.REFUSED)
 
 

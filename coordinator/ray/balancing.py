@@ -91,8 +91,8 @@ class Balancer:
             self._put(DemandReported(look, tuple(self._ids(MOST_MOVES))))
 
     async def proposed(self, now: Callable[[], float]) -> Pass:
-        """What a pass would do now, which is not done. Without a Ray cluster that is which jobs it would move, and it
-        says why no more. Raises NoRay if the cluster does not answer."""
+        """Return what a pass would do now, without doing it. Without a Ray cluster it has only the jobs that would
+        move, and says why it has no more. Raises NoRay if the cluster does not answer."""
         if self._bridge is not None:
             look = await self.look()
             return passes.proposed(self._state, look, now())
@@ -100,7 +100,7 @@ class Balancer:
         return replace(found, trouble="this coordinator knows of no Ray cluster (set ray.address there)")
 
     async def look(self) -> RayLook:
-        """Ask Ray for its demand and raylets. Raises NoRay."""
+        """Query Ray for its demand and raylets. Raises NoRay."""
         bridge = self._bridge
         if bridge is None:
             raise NoRay(
@@ -139,8 +139,8 @@ def _sum(of: Iterable[dict[str, float]]) -> Resources:
 
 
 def waiting(told: dict[str, Any], own: str) -> tuple[Waiting, ...]:
-    """What waits in Ray, as its bridge tells it. `own`: the custom resource that boosts for the target bring. Of groups
-    that are alike only the first is told: the next one follows when that is served."""
+    """Return the waiting demand in Ray, as its bridge reports it. `own`: the custom resource that boosts for the target
+    bring. Of similar groups only the first is reported: the next one follows when that is served."""
     found: dict[str, Waiting] = {}
     for one in told["demand"]:
         shape, group = one["shape"], one.get("group", False)
@@ -160,7 +160,7 @@ def waiting(told: dict[str, Any], own: str) -> tuple[Waiting, ...]:
 
 
 def _each(shape: dict[str, float], own: str) -> tuple[Resources, str]:
-    """What a task of this shape asks, and why no boost can serve it (empty: one can)."""
+    """Return what a task of this shape requests, and why no boost can serve it (empty: one can)."""
     cpu, gpu, memory = shape.get("CPU", 0.0), shape.get("GPU", 0.0), shape.get("memory", 0.0)
     if much := shape.get(own, 0.0):  # of it a boost has as many as GPUs, or cores where it has none
         gpu, cpu = (max(gpu, much), cpu) if gpu else (0.0, max(cpu, much))

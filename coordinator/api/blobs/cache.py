@@ -199,13 +199,13 @@ class Blobs:
             (folder / blob).touch(0o600)
 
     def sent_by(self, user: str) -> list[str]:
-        """What the user has sent, also to an earlier coordinator; some of it may be gone."""
+        """Return the blobs that the user has sent, also to an earlier coordinator; some of them may be gone."""
         with suppress(OSError):
             return os.listdir(self._senders / _folder_of(user))
         return []
 
     def size(self, blob: str) -> int | None:
-        """Its bytes; None: it is not here."""
+        """Return the size of a blob (bytes); None: it is not in the cache."""
         try:
             return os.stat(self._path(blob)).st_size
         except OSError:
@@ -314,7 +314,7 @@ class Blobs:
         await self._grow(upload.size)
 
     async def keep_all(self, contents: dict[str, bytes], user: str) -> None:
-        """Have these blobs on disk, as sent by this user. Raises OSError: then none counts as kept."""
+        """Write these blobs to disk, as sent by this user. Raises OSError: then none counts as kept."""
         if contents:
             await asyncio.to_thread(self._keep_all, contents, user)
             await self._grow(sum(map(len, contents.values())))

@@ -34,7 +34,7 @@ def default_quota(state_dir: Path) -> int:
 
 
 class _Account:
-    """What counts for one user: blobs with sizes and last uses, and bytes of uploads in progress."""
+    """The counted storage of one user: blobs with sizes and last uses, and bytes of uploads in progress."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, tuple[int, float]] = {}
@@ -49,7 +49,7 @@ class _Account:
 
     @property
     def counted(self) -> int:
-        """What counts now, in bytes; an upper bound while it is below the quota."""
+        """The counted bytes now; an upper bound while it is below the quota."""
         return self.total + self.arriving
 
     def count(self, blob: str, size: int, now: float) -> None:
@@ -86,8 +86,8 @@ class Quota:
         self._opening: dict[str, asyncio.Task[_Account]] = {}
 
     async def owned(self, user: str, blobs: Iterable[str]) -> set[str]:
-        """Those of these blobs that the user has sent, as far as that is remembered: while they count, and mostly
-        longer."""
+        """Return those of these blobs that the user has sent, as far as that is remembered: while they count, and
+        mostly longer."""
         account = await self._account(user)
         return {blob for blob in blobs if blob in account.blobs}
 
@@ -127,7 +127,7 @@ class Quota:
         await self._check(user, account)
 
     def leaves(self, user: str, size: int) -> None:
-        """An upload of so many bytes is finished (and counted by `refers`) or given up."""
+        """Stop counting an upload of this size (bytes): it is finished (and counted by `refers`) or given up."""
         if (account := self._accounts.get(user)) is not None:
             account.arriving = max(0, account.arriving - size)
 
@@ -142,7 +142,7 @@ class Quota:
         return self._accounts.setdefault(user, account)
 
     def _opened(self, user: str, live: set[str]) -> _Account:
-        """What counts of the time before this coordinator started."""
+        """Return the account for the time before this coordinator started."""
         account, used = _Account(), self._clock() - RECENT
         for blobs in (self._sent(user), *((bundle, *self._read(bundle)) for bundle in live)):
             for blob in blobs:
@@ -181,8 +181,9 @@ class Quota:
     def _search(
         self, seen: list[tuple[str, tuple[int, float]]], live: set[str], since: float
     ) -> list[tuple[str, tuple[int, float]]]:
-        """What of this counts no more: it is gone from the disk, or was not used since and no live job needs it. One
-        manifest is in memory at a time: hundreds with a hundred thousand names each would take gigabytes."""
+        """Return the blobs that do not count any more: they are gone from the disk, or were not used since and no live
+        job needs them. One manifest is in memory at a time: hundreds with a hundred thousand names each would take
+        gigabytes."""
         gone = {blob: facts for blob, facts in seen if self._size(blob) is None}
         old = {blob: facts for blob, facts in seen if facts[1] < since and blob not in gone}
         for bundle in live:
