@@ -70,7 +70,7 @@ def floor(slots: int = 2, count: int = 1500) -> float:
 
 
 def beside_floor(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What is measured, `jobs_per_s` among it, with the floor from just before to just after."""
+    """Measure, with `jobs_per_s` among the results, and add the floor from just before and just after."""
     before = floor()
     figures = measure()
     base = (before + floor()) / 2
@@ -78,7 +78,7 @@ def beside_floor(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def ratio(one: float, other: float) -> float:
-    """How much one is of the other; 0 where the other is too little to have been measured."""
+    """Return the quotient of two figures; 0 if the divisor is too small to have been measured."""
     return one / other if other else 0.0
 
 
@@ -158,12 +158,12 @@ def no_options(about: str | None) -> None:
 
 
 def report(what: str, figures: Mapping[str, Any]) -> None:
-    """One JSON line on stdout, figures rounded to what they are worth."""
+    """Print one JSON line on stdout, with figures rounded to their precision."""
     print(json.dumps({"bench": what, **rounded(figures)}), flush=True)
 
 
 def say(text: str) -> None:
-    """How far a long script is, on stderr."""
+    """Print the progress of a long script on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -181,7 +181,7 @@ class Grid:
 
     @property
     def local(self) -> str:
-        """Where an operator of this machine reaches it, also where it has an authority."""
+        """Return the address for an operator of this machine, also if the grid has an authority."""
         return f"unix://{self.folder / 'coordinator' / SOCKET}"
 
 
@@ -209,8 +209,8 @@ def levels() -> list[str]:
 
 
 def by_itself(folder: Path) -> None:
-    """Have ext4 place what is in this folder away from the rest: beside files that others deleted a moment ago, making
-    new ones takes several times as long (seen here: 367 against 675 jobs/s), which says nothing of the grid."""
+    """Have ext4 place the contents of this folder away from the rest: beside recently deleted files, creating new ones
+    takes several times as long (measured here: 367 against 675 jobs/s), which is independent of the grid."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     with suppress(OSError):  # another file system
         flags = struct.unpack("l", fcntl.ioctl(fd, FS_IOC_GETFLAGS, bytes(8)))[0]

@@ -70,7 +70,7 @@ def cpu(running: Grid) -> dict[str, float]:
 
 
 def cpu_per(before: Mapping[str, float], after: Mapping[str, float], units: int) -> dict[str, float]:
-    """Milliseconds by kind for each of so many units of work, and `all` of them together."""
+    """Return CPU milliseconds by kind for each of this many units of work, and `all` of them together."""
     each = {kind: (after[kind] - before[kind]) / units * 1e3 for kind in after}
     return {"all": sum(each.values()), **each}
 

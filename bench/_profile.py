@@ -37,7 +37,7 @@ MOST = 8
 
 
 class Load(NamedTuple):
-    """What is run: with how many units of work by default, and whether it needs an agent."""
+    """A load: its function, the default number of units of work, and whether it needs an agent."""
 
     run: Callable[[Grid, int], None]
     units: int
@@ -45,12 +45,12 @@ class Load(NamedTuple):
 
 
 def jobs(running: Grid, count: int) -> None:
-    """So many `/bin/true` at once."""
+    """Run `count` jobs of `/bin/true` at once."""
     asyncio.run(throughput.batch(running, count))
 
 
 def one_by_one(running: Grid, count: int) -> None:
-    """So many jobs, each on an idle grid."""
+    """Run `count` jobs, each on an idle grid."""
 
     async def all_of_them() -> None:
         async with GridClient(running.url) as client:
@@ -61,7 +61,7 @@ def one_by_one(running: Grid, count: int) -> None:
 
 
 def submitted(running: Grid, count: int) -> None:
-    """So many jobs in one call."""
+    """Submit `count` jobs in one call."""
     asyncio.run(bulk.submit(running, count))
 
 
@@ -142,7 +142,7 @@ def added(counters: list[dict[str, float]]) -> dict[str, float]:
 
 @contextmanager
 def profiled(folder: Path, pids: Mapping[str, int]) -> Iterator[None]:
-    """These processes under cProfile meanwhile."""
+    """Profile these processes by cProfile within the block."""
     for pid in pids.values():
         os.kill(pid, signal.SIGUSR2)
     for pid in pids.values():
@@ -168,7 +168,7 @@ STRACE = Tool("strace", ("strace", "-c", "-f"), parse_strace, True)
 
 
 def tools() -> Tool | None:
-    """What there is, and works."""
+    """Return the tracer that exists and works; None: there is none."""
     for tool in (PERF, STRACE):
         if shutil.which(tool.name) is None:
             continue
@@ -190,8 +190,8 @@ def attached(pid: int, tracer: "subprocess.Popen[bytes]") -> bool:
 
 @contextmanager
 def traced(tool: Tool, known: Mapping[str, list[int]]) -> Iterator[dict[str, dict[str, int]]]:
-    """These processes traced meanwhile; their calls by kind are there afterwards. A spawner that stands still is given
-    up by its supervisor, so none is traced by what stops it."""
+    """Trace these processes within the block; their calls by kind are available afterwards. The supervisor gives up a
+    spawner that stands still, so no spawner is traced by a tool that stops it."""
     calls: dict[str, dict[str, int]] = {}
     kinds = {pid: kind for kind, pids in known.items() if not (tool.stops and kind == "spawners") for pid in pids}
     with tempfile.TemporaryDirectory(prefix="grid-bench-") as name:
@@ -212,7 +212,7 @@ def traced(tool: Tool, known: Mapping[str, list[int]]) -> Iterator[dict[str, dic
 
 
 def measure(load: Load, units: int, walls: str, lines: int) -> dict[str, Any]:
-    """All three."""
+    """Return CPU, profile and calls of a load."""
     OUT.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="grid-bench-") as name, ExitStack() as stack:
         above = os.environ.get("PYTHONPATH", "")
@@ -239,7 +239,7 @@ def measure(load: Load, units: int, walls: str, lines: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Print one line; 2 for a load that is none."""
+    """Print one line; return 2 for an unknown load."""
     parser = argparse.ArgumentParser(prog="make profile", description="where a load's time goes, by process")
     parser.add_argument("load", nargs="?", default="throughput", choices=[*LOADS])
     parser.add_argument("--units", type=int, default=0, help="jobs in each batch")

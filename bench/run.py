@@ -37,7 +37,7 @@ def load(name: str) -> Any:
 
 
 def main() -> int:
-    """Run what is named, or all; 2 for a name that is none."""
+    """Run the named benchmarks, or all; return 2 for an unknown name."""
     wanted, unknown = parse(sys.argv[1:])
     if unknown:
         print(f"error: no benchmark {', '.join(unknown)}\n  try: {' '.join(NAMES)}", file=sys.stderr)

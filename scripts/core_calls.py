@@ -19,8 +19,8 @@ CORE = "/coordinator/core/"
 
 
 class Calls:
-    """What was called while it was on: modules of the core, calls from one into another, and calls back into one that
-    waits for an answer further down the stack."""
+    """The calls while it was on: modules of the core, calls from one into another, and calls back into one that waits
+    for an answer further down the stack."""
 
     def __init__(self) -> None:
         self.modules: set[str] = set()
@@ -45,7 +45,7 @@ class Calls:
             caller = caller.f_back
 
     def of(self, work: Callable[[], object]) -> str:
-        """Do the work and say what it called."""
+        """Run the work and print its calls."""
         sys.settrace(self.trace)
         try:
             work()

@@ -68,14 +68,14 @@ class Demo:
                 print("  " + text.rstrip().replace("\n", "\n  "), flush=True)
 
     def check(self, right: bool, what: str) -> None:
-        """Say what was checked, and remember it if it was wrong."""
+        """Print what was checked, and remember it if it failed."""
         print(f"{'ok  ' if right else 'WRONG'} {what}", flush=True)
         if not right:
             self.wrong.append(what)
 
 
 def local_truth(folder: Path) -> dict[str, list[object]]:
-    """What the jobs have to find, computed here without the grid."""
+    """Return what the jobs have to find, computed here without the grid."""
     truth: dict[str, list[object]] = {}
     for path in sorted((folder / "files").rglob("*")):
         if path.is_file():

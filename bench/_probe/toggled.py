@@ -13,7 +13,7 @@ import time
 
 
 def install(folder: str) -> None:
-    """From now on, PID.on in this folder says that a profile is being made, and PID.pstats is one that was."""
+    """Watch this folder from now on: PID.on says that a profile is being made, and PID.pstats is a finished one."""
     profile = cProfile.Profile(time.thread_time)
     path = os.path.join(folder, str(os.getpid()))
     owner = os.getpid()

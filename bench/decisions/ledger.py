@@ -141,7 +141,8 @@ def placements(ledger: Ledger, count: int, rng: random.Random) -> list[float]:
 
 
 def full(kinds: int, users: int = 1, queued: int = QUEUED) -> Ledger:
-    """A ledger with a queue of jobs of so many kinds, the last of which asks for least, and one node that is full."""
+    """Return a ledger with one full node and a queue of jobs of this many kinds, the last of which requests the
+    least."""
     ledger = Ledger()
     of = facts(0, 4, 16 * GIB, 0)
     for event in (
@@ -157,7 +158,8 @@ def full(kinds: int, users: int = 1, queued: int = QUEUED) -> Ledger:
 
 
 def a_pass(ledger: Ledger, memory: int) -> tuple[float, list[str]]:
-    """Seconds of a pass after the node has grown by a core and so much memory, and the jobs that were granted."""
+    """Return the seconds of a pass after the node has grown by a core and this much memory, and the jobs that were
+    granted."""
     name = next(iter(ledger.state.nodes))
     of = ledger.state.nodes[name].facts
     ledger.handle(MessageReceived(name, offer(of, 1, memory, 0)), 0.1)
@@ -168,8 +170,8 @@ def a_pass(ledger: Ledger, memory: int) -> tuple[float, list[str]]:
 
 
 def passes(kinds: int, users: int = 1, queued: int = QUEUED) -> dict[str, float]:
-    """Milliseconds of passes over jobs of so many kinds: where the first fits, where only the last kind does, where
-    none does. Who is granted something is looked at, so that a pass is known to be what it is called."""
+    """Return the milliseconds of passes over jobs of this many kinds: where the first fits, where only the last kind
+    does, where none does. The granted jobs are checked, so that each pass is the one that it is named for."""
     for_first, first = a_pass(full(kinds, users, queued), 2 * LEAST)
     ledger = full(kinds, users, queued)
     for_none, nobody = zip(*(a_pass(ledger, LEAST - 1 - number) for number in range(3)), strict=True)
@@ -182,7 +184,7 @@ def passes(kinds: int, users: int = 1, queued: int = QUEUED) -> dict[str, float]
 
 
 def bulk(queued: int) -> float:
-    """Seconds to take so many jobs in one event."""
+    """Return the seconds to accept this many jobs in one event."""
     ledger = Ledger()
     jobs = tuple(job(number, ONE_CPU) for number in range(queued))
     begin = time.perf_counter()
@@ -211,7 +213,7 @@ def events(jobs: int) -> dict[str, float]:
 
 
 def measure(nodes: int, queued: int, jobs: int, beats: int = 200_000) -> dict[str, Any]:
-    """All figures."""
+    """Return all figures."""
     rng = random.Random(7)
     floor = ticking()
     rates = events(jobs)

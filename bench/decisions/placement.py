@@ -75,7 +75,7 @@ def amount(rng: random.Random) -> Resources:
 
 
 def plain(rng: random.Random) -> Request:
-    """No constraints."""
+    """Return a request without constraints."""
     return Request(amount(rng))
 
 
@@ -94,13 +94,13 @@ def rare(rng: random.Random) -> Request:
 
 
 def gpu_memory(rng: random.Random) -> Request:
-    """A GPU, or a part of one, with so much free memory."""
+    """Return a request for a GPU, or a part of one, with free memory."""
     wanted = Resources(1000, GIB, rng.choice((100, 500, 1000)))
     return Request(wanted, constraints=Constraints(gpu_memory=rng.choice((8, 20, 40, 60)) * GIB))
 
 
 def strategies(rng: random.Random) -> Request:
-    """Each of the strategies."""
+    """Return a request with any of the strategies."""
     return Request(amount(rng), strategy=rng.choice(list(Strategy)))
 
 
@@ -148,7 +148,7 @@ def floor(ledger: Ledger, rng: random.Random) -> float:
 
 
 def measure() -> dict[str, Any]:
-    """All figures; goals are 60 and 300 us for the median and the 99th percentile, 50 ms for the pass."""
+    """Return all figures; goals are 60 and 300 us for the median and the 99th percentile, 50 ms for the pass."""
     rng = random.Random(7)
     ledger = grid(rng)
     queue(ledger, rng)

@@ -26,7 +26,7 @@ EVERY = 30.0
 
 
 def idle(nodes: int, mode: OffloadingMode) -> Ledger:
-    """A ledger with so many idle nodes, each with a Ray of the cluster's version."""
+    """Return a ledger with this many idle nodes, each with a Ray of the cluster's version."""
     balancing = Balancing(mode=mode, policy=PolicyName.AGGRESSIVE, interval=EVERY)
     ledger = Ledger(policy=Policy(suspect_after=1e9, disconnected_after=2e9, balancing=balancing))
     for number in range(nodes):

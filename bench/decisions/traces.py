@@ -45,8 +45,8 @@ def openb(folder: Path, fill: float = 0.0) -> Workload:
 
 
 def made(count: int, machines: int) -> Workload:
-    """Jobs of 50 users who submit at random moments, with run times of a lognormal distribution (its median 400 s) and
-    limits of up to ten times as much."""
+    """Return jobs of 50 users who submit at random moments, with run times of a lognormal distribution (its median 400
+    s) and limits of up to ten times as much."""
     rng = random.Random(1)
     cluster = [
         Machine(f"n{at:04}", 32 if at % 3 else 64, (128 if at % 3 else 256) * GIB, 0 if at % 4 else 8)

@@ -42,7 +42,7 @@ def floor(jobs: int) -> float:
 
 
 async def submit(running: Grid, jobs: int) -> dict[str, Any]:
-    """One call; no node is there, so that nothing but taking the jobs is measured."""
+    """Submit all jobs in one call; there is no node, so that only their acceptance is measured."""
     async with GridClient(running.url) as client:
         cpu, began = _processes.cpu(running), time.perf_counter()
         described = [describe_job(["/bin/true"]) for _ in range(jobs)]
@@ -55,7 +55,7 @@ async def submit(running: Grid, jobs: int) -> dict[str, Any]:
 
 
 async def array(running: Grid, jobs: int) -> dict[str, Any]:
-    """All of them as one array, then a cancel of that."""
+    """Submit all jobs as one array, then cancel it."""
     async with GridClient(running.url) as client:
         cpu, began = _processes.cpu(running), time.perf_counter()
         name = await client.submit(["/bin/true"], array=f"0-{jobs - 1}")
@@ -71,7 +71,7 @@ async def array(running: Grid, jobs: int) -> dict[str, Any]:
 
 
 def once(jobs: int) -> dict[str, Any]:
-    """One run of each, the floor beside them."""
+    """Run each once, the floor beside them."""
     low = floor(jobs)
     with grid(agents=0) as running:
         row = asyncio.run(submit(running, jobs))

@@ -112,7 +112,7 @@ class Played:
 
 
 def measure(folder: Path, history: Path, together: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Of one job: bytes and microseconds; and the pages of its run by table and index."""
+    """Return bytes and microseconds of one job, and the pages of its run by table and index."""
     path = folder / f"{together}.db"
     path.write_bytes(history.read_bytes())
     played = Played(path, 2 * together)

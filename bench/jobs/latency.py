@@ -57,7 +57,7 @@ async def streamed(client: GridClient) -> dict[str, float]:
 
 
 async def probe(url: str, probes: int = PROBES) -> dict[str, list[float]]:
-    """All series in milliseconds."""
+    """Return all series in milliseconds."""
     series: dict[str, list[float]] = {}
     async with GridClient(url) as client:
         for number in range(probes + WARM):

@@ -122,7 +122,7 @@ async def submit(url: str, jobs: int) -> float:
 
 
 async def run(jobs: int) -> dict[str, float]:
-    """One run."""
+    """Measure one run."""
     with coordinator() as (url, pid):
         ready = asyncio.Event()
         agent = asyncio.create_task(play_agent(url, jobs, ready))

@@ -40,7 +40,7 @@ BURN = "while True: pass"
 
 
 class Step(NamedTuple):
-    """How far an owner's program was at some time: seconds since its begin, work done, CPU seconds."""
+    """The progress of an owner's program at some time: seconds since its begin, work done, CPU seconds."""
 
     at: float
     done: int
@@ -60,7 +60,7 @@ def speed(steps: list[Step], since: float = 0.0) -> float:
 
 
 def share(steps: list[Step]) -> float:
-    """How much of one core's time it got."""
+    """Return the part of one core's time that it got."""
     return (steps[-1].cpu - steps[0].cpu) / (steps[-1].at - steps[0].at)
 
 
@@ -71,7 +71,7 @@ def _ask(running: Grid, *words: str) -> dict[str, Any]:
 
 
 def measure(policy: str, rounds: int) -> dict[str, float]:
-    """One policy: medians of all rounds, as parts of what he has alone."""
+    """Measure one policy: medians of all rounds, as parts of what the owner has alone."""
     with grid(agents=1, config=CONFIG.format(policy=policy)) as running:
         return medians([_round(running) for _ in range(rounds)])
 

@@ -37,8 +37,8 @@ FIELDS = (
 
 
 class Peer(NamedTuple):
-    """A system: how it is called, its script with its options, and the modules and programs that it needs. `ours`: it
-    is run by this Python. `asked`: it is run only where it is named, since it takes long or needs much."""
+    """A system: its name, its script with options, and the modules and programs that it needs. `ours`: it is run by
+    this Python. `asked`: it is run only if it is named, since it takes long or needs much."""
 
     name: str
     title: str
@@ -124,7 +124,7 @@ def summed(peer: Peer, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def run(peer: Peer, folder: Path, python: str, common: Sequence[str]) -> dict[str, Any] | str:
-    """What a system's script prints; or why it printed nothing."""
+    """Return the output of a system's script, or why there is none."""
     command = [sys.executable if peer.ours else python, str(folder / peer.script), *common, *peer.options]
     environment = {**os.environ, "GRID_REPO": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     if peer.ours:

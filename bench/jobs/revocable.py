@@ -63,7 +63,7 @@ while True:
 
 
 class Worked(NamedTuple):
-    """What a holder has done in one turn: work, and CPU seconds."""
+    """The progress of a holder in one turn: work, and CPU seconds."""
 
     done: int
     cpu: float
@@ -79,7 +79,8 @@ def _job(running: Grid, job: str) -> dict[str, Any]:
 
 
 class Scene:
-    """A holder of all cores that works with so many processes when it is told to, and a revocable job on its slack."""
+    """A holder of all cores that works with a number of processes when it is told to, and a revocable job on its
+    slack."""
 
     def __init__(self, running: Grid, many: int) -> None:
         self._running = running
@@ -109,7 +110,7 @@ class Scene:
         asyncio.run(send())
 
     def work(self) -> Worked:
-        """Tell the holder to work, and wait for what it says."""
+        """Tell the holder to work, and wait for its result."""
         self.signal(self.holder, signal.SIGUSR1)
         time.sleep(SECONDS)  # and nothing else runs here meanwhile
         lines: list[str] = []
@@ -124,7 +125,7 @@ class Scene:
         return Worked(int(done), float(cpu))
 
     def beside(self) -> tuple[Worked, bool]:
-        """What it does while the revocable job wants to run, and whether that was frozen at its end."""
+        """Return the holder's progress while the revocable job wants to run, and whether that was frozen at the end."""
         self.signal(self.user, signal.SIGCONT)
         wait_for(lambda: not self.frozen(), "the revocable job runs", 60.0)
         return self.work(), self.frozen()
@@ -141,8 +142,8 @@ class Scene:
 
 
 def machine(turns: int) -> float:
-    """What a program gets beside one of the idle class on another core, relative to it alone, without the grid: virtual
-    cores may give less than a core each where two are busy."""
+    """Return the progress of a program beside one of the idle class on another core, relative to the same program
+    alone, without the grid: virtual cores may give less than a core each when two are busy."""
     shares = []
     for _ in range(turns):
         alone, beside = _burn(1), _burn(2)
@@ -151,7 +152,7 @@ def machine(turns: int) -> float:
 
 
 def _burn(programs: int) -> float:
-    """CPU seconds in two seconds of the first of so many programs, each on a core of its own."""
+    """Return the CPU seconds in two seconds of the first of this many programs, each on a core of its own."""
     work = (
         "import sys, time; end = time.monotonic() + 2.0\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
     )
@@ -165,7 +166,7 @@ def _burn(programs: int) -> float:
 
 
 def measure(many: int, turns: int) -> dict[str, Any]:
-    """So many turns beside the revocable job, each between two alone."""
+    """Measure `turns` turns beside the revocable job, each between two alone."""
     speeds, shares, frozen, alone = list[float](), list[float](), list[bool](), list[Worked]()
     with grid(agents=1, config=CONFIG) as running:
         scene = Scene(running, many)

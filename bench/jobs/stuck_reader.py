@@ -81,7 +81,7 @@ async def watch_memory(pid: int, peak: list[float]) -> None:
 
 
 async def run(running: Grid, reader: str) -> dict[str, float]:
-    """One job with a stuck reader, a quick one, or none."""
+    """Run one job with a stuck reader, a quick one, or none."""
     async with GridClient(running.url) as client:
         delays: list[float] = []
         beating = asyncio.create_task(heartbeats(running.url, delays))
@@ -124,7 +124,7 @@ async def _read(client: GridClient, job: str) -> int:
 
 
 def main() -> int:
-    """One line, with a row each for no reader, a stuck one, a quick one."""
+    """Print one line, with a row each for no reader, a stuck one, a quick one."""
     no_options(__doc__)
     with grid(agents=1, cores=["0"]) as running:
         rows = [{"reader": reader, **uvloop.run(run(running, reader))} for reader in ("none", "stuck", "quick")]

@@ -36,20 +36,20 @@ PLACES, PROBES = 8, 100
 
 
 class Setting(NamedTuple):
-    """What is measured: how many agents, behind which walls."""
+    """The setting of a measurement: how many agents, behind which walls."""
 
     agents: int
     walls: str
 
 
 def settings(agents: list[int], walls: list[str]) -> list[Setting]:
-    """Each number of agents behind each level, the first level with all numbers first."""
+    """Return each number of agents behind each level, the first level with all numbers first."""
     return [Setting(number, level) for level in walls for number in agents]
 
 
 async def batch(running: Grid, jobs: int, shipped: Path | None = None) -> dict[str, Any]:
-    """Describe and submit them all at once and wait until the client knows that the last one is over; with the files of
-    a directory that is shipped, if one is."""
+    """Describe and submit all jobs at once and wait until the client knows that the last one is over; with the files of
+    a directory that is shipped, if there is one."""
     async with GridClient(running.url) as client:
         bundle = await client.ship(shipped) if shipped is not None else ""
         before = await client.status()
@@ -116,7 +116,8 @@ def files(places: Path) -> Path:
 
 
 def measure(places: Path, setting: Setting, jobs: int, before: int, shipped: Path | None) -> dict[str, Any]:
-    """One grid: the figures in a fresh directory and, where so many are to run `before`, after they were swept."""
+    """Return the figures of one grid in a fresh directory, and, if `before` jobs are to run first, after these were
+    swept."""
     where, cost = fresh(places)
     cores = ["0-1"] if setting.agents == 1 else ["0", "1"]
     with grid(agents=setting.agents, cores=cores, walls=setting.walls, inside=where) as running:

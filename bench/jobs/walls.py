@@ -36,17 +36,17 @@ GOAL_MS = 0.2
 
 
 class Floor:
-    """No grid: what a process costs."""
+    """The baseline without a grid: the cost of a process."""
 
     async def start(self) -> None:
-        """Nothing has to be there."""
+        """No preparation is needed."""
 
     async def one(self) -> None:
         """Make one and wait for its end."""
         os.waitpid(os.posix_spawn(TRUE, [TRUE], {}, setsid=True), 0)  # noqa: ASYNC221, ASYNC222 (nothing else runs)
 
     async def close(self) -> None:
-        """Nothing is left."""
+        """Nothing is to be removed."""
 
 
 class Walled:
@@ -100,7 +100,7 @@ class Walled:
 
 
 async def work(level: str, folder: Path) -> None:
-    """For each line on stdin, `one` or `burst`, launch so many, and print the seconds that it took."""
+    """For each line on stdin, `one` or `burst`, launch that many processes, and print the seconds that it took."""
     place = Floor() if level == "floor" else Walled(level, folder)
     await place.start()
     print("{}", flush=True)
@@ -171,7 +171,8 @@ def measure() -> dict[str, Any]:
 
 
 def turns(workers: "dict[str, subprocess.Popen[str]]", word: str, times: int) -> dict[str, list[float]]:
-    """Let all workers do this so often, in turns: each time another one begins. The seconds that each took."""
+    """Let all workers do this `times` times, in turns: each time another one begins. Returns the seconds that each
+    took."""
     taken: dict[str, list[float]] = {level: [] for level in workers}
     levels = [*workers]
     for number in range(times):

@@ -31,7 +31,7 @@ class Series(NamedTuple):
 
 
 def folder(name: str, about: str | None) -> Path | None:
-    """Where the traces are; None, and told, if they are not there."""
+    """Return the folder of the traces; None, with a message, if they do not exist."""
     parser = argparse.ArgumentParser(prog=name, description=about)
     parser.add_argument("--traces", type=Path, default=os.environ.get("GRID_TRACES"))
     found = parser.parse_args().traces
@@ -68,7 +68,7 @@ def bitbrains(traces: Path) -> list[Series]:
 
 
 def bitbrains_alone(traces: Path) -> list[Series]:
-    """One of these machines, of which there is a table as text."""
+    """Return one of these machines, of which there is a table as text."""
     path = traces / "bitbrains.csv.xz"
     with lzma.open(path, "rt") as file:
         rows = csv.reader(file, delimiter=";", skipinitialspace=True)
@@ -119,8 +119,8 @@ def _helios(rows: Iterable[dict[str, str]], idle: bool) -> Iterator[tuple[float,
 
 
 def read(traces: Path, idle: bool = False) -> Iterator[tuple[str, list[Series]]]:
-    """Each trace by its name; one that cannot be read is told and left out. `bitbrains` needs pyarrow; one machine of
-    it does not."""
+    """Yield each trace by its name; one that cannot be read is reported and left out. `bitbrains` needs pyarrow; one
+    machine of it does not."""
     readers: dict[str, Callable[[], list[Series]]] = {
         "bitbrains": lambda: bitbrains(traces),
         "bitbrains, one machine": lambda: bitbrains_alone(traces),

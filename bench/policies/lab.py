@@ -65,7 +65,7 @@ CASES = (
 
 
 def simulate(folder: Path, case: Case, policies: str = POLICIES, seeds: int = SEEDS, seed: int = 1) -> dict[str, Any]:
-    """What the command says of a case, with so many seeds from this one on."""
+    """Return the command's results for a case, with `seeds` seeds from this one on."""
     options = [str(folder / word) if (folder / word).is_file() else word for word in case.options]
     command = [sys.executable, "-m", "distributed_grid.cli.main", "-o", "json", "simulate"]
     command += ["--seed", str(seed), "--seeds", str(seeds)]
@@ -102,7 +102,7 @@ OWNERS: tuple[Column, ...] = (
 
 
 def columns(told: dict[str, Any]) -> list[Column]:
-    """What is shown of a case."""
+    """Return the shown columns of a case."""
     if told["fill"]:
         return [*GPUS, USE, FAST]
     return [USE, *(OWNERS if told["owners"] else WAITS), FAST]
@@ -187,7 +187,7 @@ def main() -> None:
 
 
 def daily(policies: str, seeds: int, first: int = 1) -> None:
-    """Print the table of owners who come at the same time each day in Markdown: a line for each made trace."""
+    """Print the table of owners who come at the same time each day in Markdown: a line for each generated trace."""
     for seed in range(first, first + seeds):
         with tempfile.TemporaryDirectory() as made:
             folder = Path(made)

@@ -55,7 +55,7 @@ def read(path: Path) -> list[Task]:
 
 
 class Told(NamedTuple):
-    """What was told of a task before it ran, and the memory that was asked for until it was enough."""
+    """The prediction for a task before it ran, and the memory that was requested until it was enough."""
 
     task: Task
     memory: Answer
@@ -82,7 +82,7 @@ def replay(tasks: Iterable[Task]) -> Iterator[Told]:
 
 
 def memory(told: list[Told]) -> dict[str, float]:
-    """What was wasted (GBh), and how often the first answer was too small."""
+    """Return the wasted memory (GBh), and how often the first answer was too small."""
     wasted = asked = used = missed = 0.0
     for one in told:
         task = one.task
@@ -102,7 +102,8 @@ def memory(told: list[Told]) -> dict[str, float]:
 
 
 def run_time(told: list[Told], least: int) -> dict[str, float]:
-    """Of shapes with 50 tasks and more: how many of those with so many samples ran within the nine of ten."""
+    """For shapes with 50 tasks and more, return how many runs, by number of samples, stayed within the prediction for
+    nine in ten."""
     tasks = Counter(one.task.shape.text for one in told)
     found = [
         one

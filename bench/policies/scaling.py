@@ -84,7 +84,7 @@ def _with_creates(count: int, found: ScalePlan, scaling: Scaling) -> ScalePlan:
 
 
 def for_each(view: View, demand: Demand, machines: Iterable[Machine], scaling: Scaling, now: float) -> ScalePlan:
-    """One machine for each waiting job, less those on their way."""
+    """Plan one machine for each waiting job, less those on their way."""
     known = [one for one in machines if one.live]
     waiting = sum(ask.count for ask in demand.asks) + sum(one.count for one in demand.left_out)
     starting = sum(one.state in STARTING for one in known)
@@ -130,7 +130,7 @@ class World:
         heapq.heappush(self._events, (self.now + seconds, next(self._number), do))
 
     def run(self) -> None:
-        """To the end of the last job."""
+        """Run to the end of the last job."""
         while len(self.waits) < len(self.jobs) or self.ledger.state.jobs:
             due = self.ledger.next_deadline()
             times = [self._events[0][0]] if self._events else []
@@ -200,7 +200,7 @@ class World:
 
 
 def compare(jobs: list[TraceJob]) -> list[dict[str, Any]]:
-    """Each policy on these jobs."""
+    """Run each policy on these jobs."""
     span = max(one.submit + one.duration for one in jobs)
     load = sum(one.duration * one.resources.cpu / 1000 for one in jobs) / CORES / span
     mean = max(1, math.ceil(load / 0.7))
@@ -238,8 +238,8 @@ def compare(jobs: list[TraceJob]) -> list[dict[str, Any]]:
 def plan_time(
     most: int, waiting: int = 10_000, kinds: int = 300, machines: int = 1000, pools: int = 20
 ) -> tuple[int, list[float]]:
-    """How many machines a plan creates of `most` in all, and the CPU seconds of such plans with so many waiting jobs of
-    so many kinds, machines and pools."""
+    """Return how many machines a plan creates of `most` in all, and the CPU seconds of such plans with this many
+    waiting jobs, kinds, machines and pools."""
     sizes = [(2 ** (1 + at % 5), 0.05 * 2 ** (at % 5) * (1 + at / 40)) for at in range(pools)]
     configured = tuple(
         Pool(

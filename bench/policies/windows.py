@@ -70,12 +70,12 @@ class Machine:
         return sum(self.idle) / max(1, sum(not math.isnan(use) for use in self.values))
 
     def outcome(self, at: int, steps: int) -> int | None:
-        """Whether it stayed idle for so many intervals more; None: that was not measured."""
+        """Return whether it stayed idle for this many intervals more; None: that was not measured."""
         return int(self.busy[at] > at + steps) if self.missing[at] > at + steps < len(self.values) else None
 
 
 def _next(found: list[bool]) -> list[int]:
-    """For each interval the next one, from itself on, for which this is so."""
+    """Return for each interval the next one, from itself on, for which the condition holds."""
     behind = len(found)
     result = [behind] * behind
     for at in range(behind - 1, -1, -1):

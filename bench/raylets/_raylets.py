@@ -23,7 +23,7 @@ OF_RAY, OF_PROC = 0.001, 0.0002
 
 
 def first(so: Callable[[], bool], pause: float) -> float:
-    """When it first was so; 0: it never was."""
+    """Return when the condition was first true; 0: it never was."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         if so():
@@ -46,7 +46,7 @@ def starts(parent: str) -> set[str]:
 
 
 def main(address: str) -> None:
-    """Answer until nobody asks."""
+    """Answer requests until the input ends."""
     gcs = GcsClient(address=address)
 
     def there(name: str) -> bool:

@@ -97,7 +97,7 @@ class Watch:
 
 @dataclass
 class Start:
-    """How a raylet was started: what it takes to do that by hand."""
+    """How a raylet was started: everything needed to do that by hand."""
 
     argv: list[str]
     environment: dict[str, str]
@@ -109,8 +109,8 @@ class Start:
         return Start(argv, dict(one.split("=", 1) for one in said), os.sched_getaffinity(pid))
 
     def again(self, boost: str, name: str, temp: str, row: int) -> subprocess.Popen[bytes]:
-        """The same under another name, with other ports. In a session of its own, as a job: on a busy machine the
-        kernel may share time out by sessions."""
+        """Start the same raylet under another name, with other ports. In a session of its own, as a job: on a busy
+        machine the kernel may distribute time by sessions."""
         argv = [word.replace(boost, name) for word in self.argv]
         argv = [f"--temp-dir={temp}" if word.startswith("--temp-dir=") else word for word in argv]
         argv = [PORT.sub(lambda found: f"{found[1]}{int(found[2]) + row}", word) for word in argv]
@@ -152,7 +152,7 @@ async def request(client: GridClient, watch: Watch, other: Watch, supervisor: in
 
 
 async def release(client: GridClient, watch: Watch, boost: str, cores: int) -> dict[str, float]:
-    """How long until Ray has it no longer, and until its node offers it again, in seconds."""
+    """Return how long it takes until Ray does not have it any more, and until its node offers it again, in seconds."""
     began = time.monotonic()
     gone = asyncio.create_task(watch.when("gone", boost))
     await client.cancel(boost)
@@ -181,7 +181,7 @@ def tree(boost: str) -> list[int]:
 
 
 async def measure(grid: Grid, address: str, cores: int) -> dict[str, float]:
-    """All rounds."""
+    """Measure all rounds."""
     series: dict[str, list[float]] = {}
     watch, other = await Watch.begin(address), await Watch.begin(address)
     await watch.when("there", "gpu-master")  # the head is there before it has a node

@@ -45,9 +45,9 @@ JOINED, LOST, BEATS, OFFERS = range(4)
 
 
 class Plan(NamedTuple):
-    """How many agents there are, and how they come. `identities`: the directory of their certificates, for TLS.
-    `together`: so many seconds over which all come at once, without waiting for each other (0: they come in turn).
-    `again`: one that is disconnected comes back, as a real one does; else it stays away, and is counted."""
+    """The number of agents, and how they connect. `identities`: the directory of their certificates, for TLS.
+    `together`: the seconds over which all connect at once, without waiting for each other (0: they come in turn).
+    `again`: one that is disconnected reconnects, as a real one does; else it stays away, and is counted."""
 
     url: str
     agents: int
@@ -69,7 +69,7 @@ def sample(at: float) -> Sample:
 
 
 def hello(number: int) -> Hello:
-    """What the agent with this number says first."""
+    """Return the first message of the agent with this number."""
     facts = NodeFacts(
         name=f"sim{number}", hostname=f"sim{number}", boot_id=f"b{number}", incarnation=1, cores=tuple(range(16)),
         memory=64 << 30, lendable=Resources(16_000, 64 << 30, 2000), walls="user",
@@ -78,13 +78,13 @@ def hello(number: int) -> Hello:
 
 
 def offer(number: int) -> Offer:
-    """Its offer with this number."""
+    """Return its offer with this number."""
     gpus = tuple(GpuOffer(f"GPU-{n}", n, "H200", 80 << 30, 79 << 30) for n in range(2))
     return Offer(number=number, expires_in=300.0, cores=tuple(range(15)), memory=32 << 30, gpus=gpus)
 
 
 async def speak(session: Session, number: int, counts: Any) -> None:
-    """Beat and offer for ever, at moments of its own."""
+    """Send heartbeats and offers for ever, at individual moments."""
     at = time.monotonic() + BEAT * (number % 100) / 100
     again = time.monotonic() + OFFER_EVERY * random.random()
     offers = 1
@@ -101,7 +101,8 @@ async def speak(session: Session, number: int, counts: Any) -> None:
 
 
 async def connection(plan: Plan, number: int, place: asyncio.Semaphore, counts: Any) -> None:
-    """One connection of an agent, from its hello to its end. Raises CannotConnect, ConnectionClosed, Disconnected."""
+    """Run one connection of an agent, from its hello to its end. Raises CannotConnect, ConnectionClosed,
+    Disconnected."""
     folder = Path(plan.identities, str(number)) if plan.identities else None
     async with place:
         session = await dial(plan.url, hello(number), identity=folder)
@@ -118,7 +119,7 @@ async def connection(plan: Plan, number: int, place: asyncio.Semaphore, counts: 
 
 
 async def agent(plan: Plan, number: int, place: asyncio.Semaphore, counts: Any) -> None:
-    """One agent's life. One that could not connect tries again by the real agent's rule, and so does one that was
+    """Run one agent. If it could not connect it retries by the real agent's rule, and so it does when it was
     disconnected, if it is to come back."""
     await asyncio.sleep(plan.together * number / plan.agents)
     tries = 0
@@ -137,7 +138,7 @@ async def agent(plan: Plan, number: int, place: asyncio.Semaphore, counts: Any) 
 
 
 async def live(plan: Plan, counts: Any) -> None:
-    """All of them."""
+    """Run all agents."""
     place = asyncio.Semaphore(plan.agents if plan.together else AT_ONCE)
     await asyncio.gather(*(agent(plan, number, place, counts) for number in range(plan.agents)))
 
@@ -215,8 +216,8 @@ IDENTITIES = "identities"
 
 
 def identified(count: int) -> Callable[[Path], None]:
-    """What makes, for `_common.grid`, a grid with an authority, and a certificate for each agent, all with one key, in
-    the directory IDENTITIES beside the coordinator's."""
+    """Return a function for `_common.grid` that makes a grid with an authority, and a certificate for each agent, all
+    with one key, in the directory IDENTITIES beside the coordinator's."""
 
     def prepare(state: Path) -> None:
         grid = found(state, (), "bench", state.parent / "operator", "wss://localhost:7433").grid

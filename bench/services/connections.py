@@ -25,7 +25,7 @@ FILES = 512
 
 
 def limit_of(count: int, tls: bool) -> float:
-    """Seconds within which so many have to join."""
+    """Return the seconds within which this many have to join."""
     return 30.0 + count / (40.0 if tls else 100.0)
 
 
@@ -38,7 +38,7 @@ def check_files(count: int) -> None:
 
 
 def window(pid: int, crowd: Swarm, seconds: float) -> dict[str, float]:
-    """What the server and the swarm use over some seconds."""
+    """Return the use of the server and of the swarm over some seconds."""
 
     def now() -> tuple[float, float, int, int, float]:
         return cpu_seconds(pid), crowd.cpu(), crowd.beats, crowd.offers, time.monotonic()
@@ -56,7 +56,7 @@ def window(pid: int, crowd: Swarm, seconds: float) -> dict[str, float]:
 
 
 def complete(crowd: Swarm, known: int, when: str) -> None:
-    """SystemExit unless all are there, and nobody was lost meanwhile."""
+    """Raise SystemExit unless all are connected, and none was lost meanwhile."""
     count = crowd.plan.agents
     if crowd.joined != count or known != count or crowd.lost:
         raise SystemExit(
@@ -66,7 +66,7 @@ def complete(crowd: Swarm, known: int, when: str) -> None:
 
 
 async def offering(url: str, count: int, limit: float) -> int:
-    """How many nodes are up and offer something, as soon as it is all of them, or by the limit (s)."""
+    """Return how many nodes are up and have an offer, as soon as all do, or at the limit (s)."""
     until = time.monotonic() + limit
     async with GridClient(url, patience=limit) as client:
         while True:
@@ -78,7 +78,7 @@ async def offering(url: str, count: int, limit: float) -> int:
 
 
 def measure(count: int, tls: bool, seconds: float) -> dict[str, Any]:
-    """One coordinator and its swarm."""
+    """Measure one coordinator and its swarm."""
     with grid(agents=0, prepare=identified(count) if tls else lambda state: None) as running:
         before, cpu = rss_mib(running.coordinator), cpu_seconds(running.coordinator)
         identities = str(running.folder / IDENTITIES) if tls else ""

@@ -37,7 +37,7 @@ RUNS = 3
 
 
 async def beat(url: str, number: int, ready: asyncio.Semaphore, go: asyncio.Event) -> int:
-    """One agent; how often it beat."""
+    """Run one agent; returns how many heartbeats it sent."""
     socket, link = await dial(url, hello(number))
     await say(socket, link, Inventory(()), offer(1))
     ready.release()

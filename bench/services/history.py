@@ -20,7 +20,7 @@ NODES, MINUTES, ROUNDS = 1000, 3, 5
 
 
 def frame(number: int) -> bytes:
-    """What a node without GPUs sends when a bucket has closed."""
+    """Return the message of a node without GPUs when a bucket has closed."""
     half = MeanMax(0.512345, 0.898765)
     memory = MeanMax(12_345_678_901.5, 12_445_678_901.0)
     bucket = Bucket(

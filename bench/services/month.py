@@ -44,7 +44,7 @@ def started(state: Path) -> float:
 
 
 def retained(path: Path, kept: int) -> dict[str, float]:
-    """Remove all jobs but so many, while somebody writes."""
+    """Remove all jobs except this many, while another process writes."""
     store = Store(path)
     stop = threading.Event()
     alone = writing(store, stop, COMMITS)

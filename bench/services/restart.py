@@ -30,7 +30,7 @@ def start(state: Path) -> tuple[subprocess.Popen[bytes], float]:
 
 
 def restarts(state: Path) -> dict[str, float]:
-    """One of each kind."""
+    """Measure one restart of each kind."""
     figures = {}
     for name, number in (("after_kill_s", signal.SIGTERM), ("after_stop_s", signal.SIGKILL)):
         process, figures[name] = start(state)

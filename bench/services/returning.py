@@ -35,7 +35,7 @@ async def all_there(running: Grid, count: int, answers: list[float]) -> float:
 
 
 async def measure(running: Grid, count: int, away: float) -> dict[str, float]:
-    """One restart."""
+    """Measure one restart."""
     up = await asyncio.to_thread(running.again, away)
     answers: list[float] = []
     there = await all_there(running, count, answers)
@@ -48,7 +48,7 @@ async def measure(running: Grid, count: int, away: float) -> dict[str, float]:
 
 
 def main() -> int:
-    """Restarts at once and after half a minute, when the agents have come to ask seldom; the worst counts."""
+    """Measure restarts at once and after half a minute, when the agents retry rarely; the worst counts."""
     parser = argparse.ArgumentParser(prog="returning", description="all agents return after a restart")
     parser.add_argument("agents", type=int, nargs="?", default=AGENTS)
     parser.add_argument("--tls", action="store_true")

@@ -26,7 +26,7 @@ AT_ONCE = 50
 
 
 def state(running: Grid) -> dict[str, float]:
-    """What may grow, by name."""
+    """Return what may grow, by name."""
     parts = {"coordinator": running.coordinator, "agent": running.agents[0], "supervisor": running.supervisors[0]}
     figures: dict[str, float] = {}
     for name, pid in parts.items():

@@ -137,7 +137,7 @@ def _ends(job: Job, now: float) -> bool:
 
 
 def _end(job: Job) -> float:
-    """When it ends by its time limit, which counts from when it is lent."""
+    """Return when a boost ends by its time limit, which counts from when it is lent."""
     limit = job.spec.time_limit
     return job.started + limit if job.begun and job.started and limit else math.inf
 
@@ -236,7 +236,7 @@ class BoostService:
         self._one_of(target, await self.nodes(), "Target node not found in cluster")
 
     def _one_of(self, name: str, nodes: Collection[RayNode], what: str = "") -> None:
-        """Raise BadValue for a name that neither a node of the grid nor one of these of Ray's has."""
+        """Raise BadValue for a name that belongs neither to a node of the grid nor to one of these of Ray's."""
         if name in self._state.nodes or any(name in (node.name, node.host, node.ip) for node in nodes):
             return
         names = sorted({*self._state.nodes, *(node.name or node.host or node.ip for node in nodes if not node.boost)})
@@ -258,8 +258,8 @@ class BoostService:
         return answer
 
     async def _cluster(self, node: str = "") -> dict[str, Any]:
-        """What the cluster runs, and whether it knows this node: as Ray said a moment ago, or says now. Raises
-        GridError."""
+        """Return the versions of the cluster, and whether it knows this node, from Ray's last answer if that is recent,
+        else from a new one. Raises GridError."""
         at, told = self._told.get(node, (-math.inf, {}))
         now = time.monotonic()
         if now < at + TOLD and now < self._heard + RECENT:
@@ -281,7 +281,7 @@ class BoostService:
     # --- what Ray shows -----------------------------------------------------------------------------------------------
 
     async def nodes(self) -> list[RayNode]:
-        """All nodes that are alive in Ray. Raises GridError."""
+        """Return all nodes that are alive in Ray. Raises GridError."""
         return [ray_node(one) for one in (await self._ask("nodes"))["nodes"]]
 
     async def shown(
@@ -332,7 +332,7 @@ class BoostService:
         return [known[name] for name in self._boosts]
 
     def begin(self) -> None:
-        """Look after live boosts, and start the bridge before the first request: it takes a second."""
+        """Watch the live boosts, and start the bridge before the first request: it takes a second."""
         self.stir()
         if self._bridge is not None:
             self._warming = asyncio.create_task(self._warm(), name="ray")
@@ -342,7 +342,7 @@ class BoostService:
             await self._cluster()
 
     def stir(self, *jobs: str) -> None:
-        """Look after these boosts too, from now on."""
+        """Watch these boosts too, from now on."""
         self._boosts |= dict.fromkeys(jobs)
         self._stirred.set()
         if self._bridge is not None and self._boosts and (self._watching is None or self._watching.done()):
@@ -355,8 +355,8 @@ class BoostService:
             self.stir()
 
     async def _watch(self) -> None:
-        """As long as there are boosts: watch whether Ray still shows them, whether starting ones have joined, and the
-        groups of exclusive ones."""
+        """While there are boosts, watch whether Ray still shows them, whether starting ones have joined, and the groups
+        of exclusive ones."""
         clock, next_check = asyncio.get_running_loop().time, 0.0
         while (live := self.live()) or self._groups:
             self._stirred.clear()
@@ -382,7 +382,7 @@ class BoostService:
         return [job for job in self._here() if job.state is State.STARTING and job.started]
 
     async def _join(self) -> None:
-        """Tell the ledger of each starting boost once Ray shows it as it was lent."""
+        """Report each starting boost to the ledger once Ray shows it as it was lent."""
         clock = asyncio.get_running_loop().time
         since: dict[str, float] = {}
         shown: dict[str, RayNode] = {}
@@ -407,7 +407,7 @@ class BoostService:
                 await asyncio.sleep(max(wait, OF_CHECKING * (clock() - began)) if differs_yet else 0)
 
     async def _shown(self, what: str, **words: Any) -> dict[str, RayNode] | None:
-        """The raylets that Ray shows, by boost; None: there is none of those asked for, or Ray cannot be asked."""
+        """Return the raylets that Ray shows, by boost; None: it shows none of them, or cannot be queried."""
         try:
             told = await self._ask(what, **words)
         except NoRay as error:
@@ -421,7 +421,7 @@ class BoostService:
         return {node.boost: node for node in map(ray_node, told["nodes"]) if node.boost}
 
     async def _report_missing(self, running: list[Job]) -> None:
-        """Tell the ledger of running boosts that Ray shows no more."""
+        """Report running boosts to the ledger that Ray does not show any more."""
         known = {job.allocation: job.id for job in running}
         shown = await self._shown("nodes")
         if shown is None:

@@ -119,9 +119,9 @@ class Cluster:
         return {"nodes": alive, "demand": demand}
 
     def joined(self, names: list[str], within: float, pause: float) -> dict[str, Any] | None:
-        """As `nodes`, those of these names that are alive, once there is one; None if there is none within so many
-        seconds. It is looked at every `pause` seconds, as Ray tells nobody who is not one of its own processes, and
-        Ray is asked for these names only: what that takes hardly grows with the cluster."""
+        """As `nodes`, for nodes of these names that are alive, once there is one; None if there is none within `within`
+        seconds. Ray is polled every `pause` seconds, as it notifies only its own processes, and for these names only,
+        so that the cost hardly grows with the cluster."""
         meant, end = [Selector(node_name=name) for name in names], time.monotonic() + within
         while True:
             began = time.monotonic()
@@ -133,8 +133,8 @@ class Cluster:
             time.sleep(min(end - now, max(pause, OF_CHECKING * (now - began))))
 
     def usage(self) -> dict[str, Any]:
-        """As `nodes`, and what the groups for the grid's jobs have of each node (`ours`), at the same moment: a group
-        that was just made or removed counts as long as its node says so."""
+        """As `nodes`, with what the groups for the grid's jobs have of each node (`ours`), at the same moment: a group
+        that was just made or removed counts as long as its node reports it."""
         reply = self.nodes()
         shares = {node["id"]: list(_shares(node["total"])) for node in reply["nodes"]}
         mine = self._which_are_for_jobs({group for found in shares.values() for _, group, _ in found})
@@ -185,9 +185,9 @@ class Cluster:
             raise Refused("no task ran there", f"it did not within {within:g} s") from None
 
     def reserve(self, name: str, bundle: dict[str, float], selector: dict[str, str], within: float) -> str:
-        """Make a detached placement group of this name with one bundle; the node that it is on. One that is there
-        already is taken as it is: it was asked for before, and the answer was lost. What cannot be had within that time
-        (whole seconds, as Ray waits) leaves nothing behind."""
+        """Make a detached placement group of this name with one bundle, and return its node. An existing one is used as
+        it is: it was requested before, and the answer was lost. If there is no room within that time (whole seconds, as
+        Ray waits), nothing is left behind."""
         from ray.util.placement_group import get_placement_group, placement_group, placement_group_table
 
         self._drive()
@@ -243,7 +243,7 @@ class Cluster:
             state.disconnect()
 
     def _table(self) -> dict[str, dict[str, Any]]:
-        """All groups, everybody's, by their ids in Ray; also some that were removed."""
+        """Return all groups of all users, by their ids in Ray; also some that were removed."""
         from ray.util import placement_group_table
 
         self._drive()
@@ -298,7 +298,7 @@ def _nodes(state: Any, infos: dict[str, dict[str, Any]], only: bool = False) -> 
 
 
 def _wanted(request: Any) -> dict[str, bool]:
-    """What a request asks of its node beside resources."""
+    """Return what a request requires of its node beside resources."""
     constraints = request.placement_constraints
     apart = any(one.HasField("anti_affinity") for one in constraints)
     together = any(one.HasField("affinity") for one in constraints)
@@ -322,7 +322,7 @@ def _is_mine(address: str) -> bool:
 
 
 def _shares(resources: dict[str, float]) -> Iterable[tuple[str, str, float]]:
-    """What placement groups have of a node with these resources: kind, group and amount."""
+    """Yield what placement groups have of a node with these resources: kind, group and amount."""
     for name, amount in resources.items():
         if (found := OF_GROUP.fullmatch(name)) is not None:
             yield found[1], found[2], amount
@@ -356,7 +356,7 @@ def _trouble(error: Exception) -> dict[str, Any]:
 
 
 def main(address: str) -> None:
-    """Answer until nobody asks."""
+    """Answer requests until the input ends."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever ray prints is no answer
     writing = threading.Lock()

@@ -79,7 +79,7 @@ class Bridge:
         return NoRay(f"there is no Ray at {self.address}", why=why, hint="say where it is (ray.address)")
 
     def another(self) -> "Bridge":
-        """A bridge like this one, with a process of its own."""
+        """Return a bridge like this one, with a process of its own."""
         return Bridge(self.address, self._environment)
 
     async def ask(self, what: str, *, seconds: float = 10.0, **words: Any) -> Any:
@@ -143,7 +143,7 @@ class Bridge:
             return stdin
 
     async def _reach(self) -> None:
-        """Raise NoRay if nobody listens there: ray itself would try for a minute."""
+        """Raise NoRay if there is no listener at the address: ray itself would try for a minute."""
         host, _, port = self.address.rpartition(":")
         if not host or "/" in host or not (port.isdecimal() and 0 < int(port) < 1 << 16):
             raise NoRay(f"there is no Ray at {self.address}", why=FORM, hint="set ray.address (or RAY_ADDRESS)")

@@ -32,7 +32,7 @@ def ray_node(one: dict[str, Any]) -> RayNode:
 
 
 def differs(job: Job | JobView, node: RayNode, now: float) -> str:
-    """How a boost's raylet in Ray differs from what was lent; empty: it does not. At its end Ray drains it."""
+    """Describe how a boost's raylet in Ray differs from what was lent; empty: it does not. At its end Ray drains it."""
     boost, grant = job.spec.boost, job.grant
     if boost is None or grant is None:
         return ""
@@ -53,7 +53,7 @@ def differs(job: Job | JobView, node: RayNode, now: float) -> str:
 
 
 def in_ray(boost: Boost, grant: Grant) -> dict[str, float]:
-    """What was lent, in Ray's names and units; with the kinds that every raylet has, even where none was lent."""
+    """Return what was lent, in Ray's names and units; with the kinds that every raylet has, even if none was lent."""
     cores, gpus = float(len(grant.cores)), sum(gpu.milli for gpu in grant.gpus) / MILLI
     lent = {"CPU": cores, "GPU": gpus, custom_resource(boost.target): gpus or cores}
     return lent | ({"memory": float(boost.amount)} if boost.kind is ResourceType.MEMORY else {})
@@ -71,8 +71,8 @@ def _amount(what: str, amount: float) -> str:
 def compared(
     views: Iterable[JobView], nodes: Iterable[RayNode], address: str, ran: frozenset[str] | None, now: float
 ) -> tuple[BoostView, ...]:
-    """Boosts with their raylets and differences. `address`: the cluster that was asked; `ran`: boosts that ran before
-    it was asked, as one that has joined since cannot be missed; None: it could not be asked."""
+    """Return boosts with their raylets and differences. `address`: the cluster that was queried; `ran`: boosts that ran
+    before it was, as one that has joined since cannot be missing; None: it could not be queried."""
     raylets = _by_boost(nodes)
     return tuple(_compared(view, raylets.get(view.id, []), address, ran, now) for view in views)
 

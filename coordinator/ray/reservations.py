@@ -104,7 +104,7 @@ class RayReservations:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def stir(self) -> None:
-        """Look at Ray as long as there are jobs, or reservations to correct."""
+        """Watch Ray while there are jobs, or reservations to correct."""
         if self._bridge is not None and self._busy() and (self._refreshing is None or self._refreshing.done()):
             self._refreshing = asyncio.create_task(self._keep_fresh(), name="placing")
 
@@ -174,8 +174,8 @@ class RayReservations:
                 self._do(self._reserve_again(one, name in there))
 
     async def _reserve_again(self, lost: Allocation, waits: bool) -> None:
-        """Reserve again, on the node of Ray that is there now, what a launched allocation holds. If Ray has given it to
-        others, that is tried again at the next look."""
+        """Reserve again, on the present node of Ray, what a launched allocation holds. If Ray has given it to others,
+        this is repeated at the next look."""
         on = self._state.nodes[lost.node].ray
         if lost.ray is None or on is None:
             return
@@ -203,7 +203,7 @@ class RayReservations:
 
 
 def matched(nodes: Mapping[str, Node], usage: Iterable[dict[str, Any]]) -> dict[str, OnRay]:
-    """What Ray has on our nodes."""
+    """Return what Ray has on the nodes of the grid."""
     return {name: _on_ray(one) for name, one in found_on(nodes, usage).items()}
 
 

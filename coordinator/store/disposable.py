@@ -50,7 +50,7 @@ class DisposableDatabase:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: all of it is kept, or nothing. Raises sqlite3.Error, and FullDisk before it begins."""
+        """Run one transaction: all of it is kept, or nothing. Raises sqlite3.Error, and FullDisk before it begins."""
         with self.reading() as db:
             if shutil.disk_usage(self._path.parent).free < SPARE:
                 raise FullDisk("less than 64 MiB are free on the disk")
@@ -66,7 +66,7 @@ class DisposableDatabase:
         self._db = None
 
     def _opened(self, db: sqlite3.Connection) -> None:
-        """Called with the file when it has been opened, for those who derive from it."""
+        """Called with the file when it has been opened, for subclasses."""
 
     def _open_or_begin(self) -> sqlite3.Connection:
         try:
@@ -123,6 +123,6 @@ def _tables(db: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
 
 
 def _is_damage(error: sqlite3.Error) -> bool:
-    """An error of the file itself, and neither of the disk, of a lock nor of what was to be written."""
+    """Whether this is an error of the file itself, and not of the disk, of a lock or of the written data."""
     passing = sqlite3.OperationalError | sqlite3.IntegrityError
     return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, passing)

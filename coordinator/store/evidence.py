@@ -185,7 +185,7 @@ def _transactions(data: bytes, page_size: int, begin: int, salts: bytes) -> tupl
 
 
 def _frames(data: bytes, page_size: int) -> Iterator[tuple[int, int, int, bytes]]:
-    """Each frame: offset, page, size of the database after it (0: no commit), and salts."""
+    """Yield each frame: offset, page, size of the database after it (0: no commit), and salts."""
     for at in range(HEADER, len(data) - FRAME - page_size + 1, FRAME + page_size):
         page, size = struct.unpack_from(">2I", data, at)
         yield at, page, size, data[at + 8 : at + 16]
@@ -228,7 +228,7 @@ _line = msgspec.json.Decoder(_Line).decode
 
 
 def find_traces(state_dir: Path) -> Traces:
-    """All traces. An unreadable one counts as missing: the store is examined in any case."""
+    """Return all traces. An unreadable one counts as missing: the store is examined in any case."""
     found: list[str] = []
     grid, epoch, count = _events(state_dir / "events")
     if count:

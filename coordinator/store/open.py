@@ -93,7 +93,8 @@ def accept_loss(db: sqlite3.Connection, at: float, epoch: int) -> None:
 
 
 def put_restored(db: sqlite3.Connection, at: float, epoch: int) -> None:
-    """What nodes began before `at`, or were told before this epoch, may be unknown here from now on."""
+    """Record that allocations that nodes began before `at`, or messages sent to them before this epoch, may be unknown
+    to this store."""
     db.execute(_PUT, ("restored", at))
     db.execute(_PUT, ("restored-epoch", epoch))
 
@@ -301,7 +302,7 @@ def _commit_epoch(db: sqlite3.Connection) -> None:
 
 
 def read_outside(path: Path) -> Outside:
-    """What can be known of a store without SQLite. Raises StoreRefused if it is inaccessible."""
+    """Read what can be known of a store without SQLite. Raises StoreRefused if it is inaccessible."""
     try:
         mark = evidence.read_mark(path)  # before the log: a coordinator that is at work only adds to that
         there = path.exists() and path.stat().st_size > 0

@@ -118,7 +118,7 @@ OF_KNOWN = frozenset({"changes", "ended"})
 
 
 class Change(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """What changes of a job after its submission. `spec` and `request`: None where they are as submitted."""
+    """The changes of a job after its submission. `spec` and `request`: None if they are as submitted."""
 
     phase: Phase
     story: list[Step] = []
@@ -144,7 +144,7 @@ _FIELDS = tuple(name for name in Change.__struct_fields__ if name not in ("spec"
 
 
 def encode_change(job: Job) -> bytes:
-    """What has changed of a job."""
+    """Encode the changes of a job."""
     changed = Change(
         phase=job.phase,
         story=job.story,
@@ -210,7 +210,7 @@ def _read_numbers(name: str, *values: float) -> None:
 
 
 class _Unchecked(NamedTuple):
-    """What is read of a table without checksums: the key as bytes, other columns, and what decodes them."""
+    """How a table without checksums is read: the key as bytes, other columns, and their decoder."""
 
     key: str
     columns: str
@@ -227,8 +227,8 @@ _UNCHECKED = {
 
 
 class _Checked(NamedTuple):
-    """What is read of a table for its checksums: the key, the checksum, the body, what else is in the checksum (the
-    first is the name), and where."""
+    """How a table is read for its checksums: the key, the checksum, the body, what else is in the checksum (the first
+    is the name), and the condition."""
 
     key: str
     columns: str

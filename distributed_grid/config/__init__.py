@@ -10,7 +10,7 @@ __all__ = ["ClusterConfig", "ConfigError", "load"]
 
 
 def __getattr__(name: str) -> object:
-    """Loaded when first asked for: who needs another module of this package does not wait for it."""
+    """Load a module of this package when it is first used, so that users of the others do not wait for it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from distributed_grid.config import settings

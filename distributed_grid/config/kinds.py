@@ -116,7 +116,7 @@ def count(least: int, most: int, name: str) -> Kind:
 
 
 def choice(words: type[StrEnum]) -> Kind:
-    """One of the words of an enumeration."""
+    """Return the kind of a setting that holds one of the words of an enumeration."""
     by_name = {word.value.replace("-", "_"): word for word in words}
 
     def parse(parts: list[str]) -> StrEnum:
@@ -284,7 +284,7 @@ def settings_of(section: type[Any]) -> tuple[Setting, ...]:
 
 
 def sections_of(section: type[Any]) -> Mapping[str, type[Any]]:
-    """The subsections of a section by name; the list of nodes, and the name of a section, are none."""
+    """Return the subsections of a section by name; the list of nodes, and the name of a section, are none."""
     if section not in _sections:
         blank = section()
         found = {

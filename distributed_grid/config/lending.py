@@ -47,7 +47,7 @@ def of_node(config: ClusterConfig, node: str, whose: str) -> Layer:
 
 
 def of_agent(config: ClusterConfig, node: str) -> Layer:
-    """The settings for a node in the configuration of its own machine."""
+    """Return the settings for a node in the configuration of its own machine."""
     return over(of_all(config, "node"), of_node(config, node, "node"))
 
 

@@ -41,9 +41,9 @@ def as_path(what: str, given: object) -> Path:
 def find(
     path: str | Path | None = None, environment: Mapping[str, str] | None = None, here: Path | None = None
 ) -> Path | None:
-    """The file to read: the named one, `$GRID_CONFIG`, or the first of `places` that is there. None: there is none.
-    Raises UntrustedConfig for one in the current directory that another user could have written, and GridError where
-    that cannot be seen."""
+    """Return the file to read: the named one, `$GRID_CONFIG`, or the first of `places` that exists. None: there is
+    none. Raises UntrustedConfig for one in the current directory that another user could have written, and GridError if
+    that cannot be determined."""
     environment = os.environ if environment is None else environment
     if path:
         return Path(path)
@@ -86,7 +86,8 @@ def shown(path: Path) -> str:
 
 
 def _not_trusted(here: Path, relative: Path, environment: Mapping[str, str]) -> str:
-    """Why another user could have written it; empty: nobody could but us and root, and who called us by sudo."""
+    """Return why another user could have written a file; empty: only this user, root, and the user who called sudo
+    could."""
     ours = {0, os.geteuid()}
     if os.geteuid() == 0 and (caller := environment.get("SUDO_UID", "")).isdecimal():
         ours.add(int(caller))
@@ -114,8 +115,7 @@ def _user(uid: int) -> str:
 
 
 def is_private_group(seen: os.stat_result) -> bool:
-    """Whether the group of a file is its owner's own, with nobody else in it, as many systems make one for each
-    user."""
+    """Whether the group of a file has only its owner as member, as many systems make one for each user."""
     try:
         owner, group = pwd.getpwuid(seen.st_uid), grp.getgrgid(seen.st_gid)
     except KeyError:
@@ -124,7 +124,7 @@ def is_private_group(seen: os.stat_result) -> bool:
 
 
 def state_dir(name: str, environment: Mapping[str, str] | None = None) -> Path:
-    """Where a service keeps its state by default: `/var/lib/grid` for root, else the user's state directory."""
+    """Return the default state directory of a service: `/var/lib/grid` for root, else the user's state directory."""
     if os.geteuid() == 0 and not xdg.named("XDG_STATE_HOME", environment):
         return SYSTEM / name
     return xdg.state_home(environment) / "grid" / name
@@ -138,7 +138,7 @@ def near_address() -> str:
 
 
 def usual_address() -> str:
-    """Where programs find the coordinator that are told none: as the environment says, or the near one."""
+    """Return the default address of the coordinator: from the environment, or the local one."""
     return os.environ.get("GRID_COORDINATOR") or near_address()
 
 
@@ -148,7 +148,7 @@ def dev_dir() -> Path:
 
 
 def local_address(*state_dirs: Path) -> str:
-    """The first socket of a coordinator in these state directories, as an address; empty: there is none."""
+    """Return the first socket of a coordinator in these state directories, as an address; empty: there is none."""
     sockets = (folder / SOCKET for folder in state_dirs)
     return next((f"{SCHEME}{path}" for path in sockets if is_socket(path)), "")
 
@@ -158,8 +158,9 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def joined_at(host: str, port: int) -> str:
-    """The address of the coordinator that listens on this host and port, as a context of ours has it, the current one
-    before others; empty: none has it. Of one that listens on every address, the port alone is compared."""
+    """Return the address of the coordinator that listens on this host and port, according to the contexts of this user,
+    the current one first; empty: none has it. For a coordinator that listens on every address only the port is
+    compared."""
     if not _has_contexts():
         return ""
     from urllib.parse import urlsplit

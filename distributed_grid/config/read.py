@@ -52,7 +52,7 @@ class Table:
         return {path[len(at)] for path in self._names if len(path) > len(at) and path[: len(at)] == at}
 
     def elsewhere(self, name: str) -> Path:
-        """The path of the setting of this name; empty if there is none, or more than one."""
+        """Return the path of the setting of this name; empty if there is none, or more than one."""
         found = [path for path in self.settings if path[-1] == name]
         return found[0] if len(found) == 1 else ()
 
@@ -238,7 +238,7 @@ class Reader:
                 self.set(path, environment[name], f"env {name}")
 
     def set(self, path: Path, text: str, origin: str) -> None:
-        """Set one setting from text, over what is there."""
+        """Set one setting from text, replacing the present value."""
         target = ROOT.canonical(path)
         one = SETTINGS.get(target)
         if one is None:

@@ -42,7 +42,8 @@ def format_value(value: Any) -> str:
 
 
 def template() -> str:
-    """A file to start from: every setting with its default and a line about it; those seldom changed are comments."""
+    """Return a file to start from: every setting with its default and a line about it; those rarely changed are
+    comments."""
     lines = [
         "# Settings of the grid. What is left out has the default shown. Durations: seconds, 30m, 1h30m.",
         "# Check this file with: grid config check",

@@ -273,7 +273,7 @@ KNOWN = tuple(one.name for one in fields(ProvidersSection))
 
 
 def scaling_of(scaling: ScalingSection, providers: ProvidersSection, given: tuple[PoolSection, ...]) -> pools.Scaling:
-    """What the ledger decides by. The sections have been checked."""
+    """Return the settings that the ledger decides by. The sections have been checked."""
     return pools.Scaling(
         mode=scaling.mode,
         pools=tuple(_pool(one, providers) for one in given),
@@ -358,7 +358,7 @@ def check(
     given: tuple[PoolSection, ...],
     origins: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Problem]:
-    """Everything that contradicts itself, or would create and end machines in turn."""
+    """Return everything that is contradictory, or would create and end machines in turn."""
     found: list[Problem] = []
 
     def wrong(name: str, what: str, hint: str = "") -> None:
@@ -389,7 +389,7 @@ def check(
 
 
 def _wrong_in(one: PoolSection, providers: ProvidersSection) -> Any:
-    """What is wrong in one pool, each with a hint."""
+    """Return what is wrong in one pool, each with a hint."""
     try:
         check_pool_name(one.name)
     except BadValue as error:

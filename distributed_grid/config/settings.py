@@ -65,7 +65,7 @@ class SharingDisabled(GridError):
 
 
 class Row(NamedTuple):
-    """One line of `grid config show`: a setting's dotted name, its value, and where that came from."""
+    """One line of `grid config show`: a setting's dotted name, its value, and the origin of that."""
 
     name: str
     value: Any
@@ -87,7 +87,7 @@ class ClusterConfig(Root):
         return load(as_path("path", path))
 
     def coordinator_url(self) -> str:
-        """Where agents and clients find the coordinator."""
+        """Return the address of the coordinator for agents and clients."""
         if self.coordinator.url:
             return self.coordinator.url
         if self.coordinator.host == NO_HOST:
@@ -96,9 +96,9 @@ class ClusterConfig(Root):
         return f"ws://[{host}]:{self.coordinator.port}" if ":" in host else f"ws://{host}:{self.coordinator.port}"
 
     def client_url(self) -> str:
-        """Where people on this machine find the coordinator: where it is said to be; where it is said to listen, by its
-        socket, where it keeps its state here, or by TLS, where they have joined its grid; that of the grid whose member
-        one is."""
+        """Return the address of the coordinator for people on this machine: the configured one; that of a configured
+        listener, by its socket, if its state is here, or by TLS, if they have joined its grid; else that of the grid
+        that they are a member of."""
         own = self.coordinator
         if own.url:
             return own.url
@@ -108,12 +108,12 @@ class ClusterConfig(Root):
         return local_address(self.coordinator_state_dir()) or joined or self.coordinator_url()
 
     def agent_url(self, member: Member | None) -> str:
-        """Where the agent of this machine finds the coordinator: where it is said to be; as it has joined the grid;
-        where it is said to listen."""
+        """Return the address of the coordinator for the agent of this machine: the configured one; that of the grid it
+        has joined; or that of a configured listener."""
         return self.coordinator.url or (member.url if member is not None else self.coordinator_url())
 
     def coordinator_state_dir(self) -> Path:
-        """Where the coordinator keeps its state."""
+        """Return the state directory of the coordinator."""
         return Path(self.coordinator.state_dir).expanduser() if self.coordinator.state_dir else state_dir("coordinator")
 
     def node_name(self, given: str | None = None) -> str:
@@ -123,7 +123,7 @@ class ClusterConfig(Root):
         return given or self.agent.name or (host if NAME.fullmatch(host) else "node")
 
     def agent_state_dir(self, name: str) -> Path:
-        """Where the agent of this node keeps its state."""
+        """Return the state directory of the agent of this node."""
         return Path(self.agent.state_dir).expanduser() if self.agent.state_dir else state_dir(f"agent-{name}")
 
     def require_sharing(self) -> None:
@@ -132,7 +132,7 @@ class ClusterConfig(Root):
             raise SharingDisabled(self.origins.get("resource_sharing.enabled", "the configuration"))
 
     def sharing_of(self, node: str) -> NodeSharing:
-        """What is set for this node alone."""
+        """Return the settings for this node alone."""
         return next((one.resource_sharing for one in self.nodes if one.name == node), NodeSharing())
 
     def rows(self) -> list[Row]:
@@ -225,7 +225,7 @@ def _build(section: type[Any], at: tuple[str, ...], values: Values) -> Any:
 
 
 def _check(root: Root, origins: Mapping[str, str], reader: Reader) -> None:
-    """What no single value can tell."""
+    """Check what concerns several values together."""
 
     def where(name: str) -> str:
         return origins.get(name, name)

@@ -24,9 +24,9 @@ def has_identity(folder: Path) -> bool:
 
 
 def server_context(folder: Path) -> ssl.SSLContext:
-    """For a coordinator. Peers may come without a certificate, and are then nobody; one that is not the authority's, or
-    has expired, ends the handshake. There are no session tickets: a resumed session's certificate is not looked at
-    again. Raises GridError."""
+    """Return the context of a coordinator. Peers may come without a certificate, and are then anonymous; one that is
+    not the authority's, or has expired, ends the handshake. There are no session tickets: the certificate of a resumed
+    session is not checked again. Raises GridError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET
@@ -42,7 +42,7 @@ def client_context(folder: Path) -> ssl.SSLContext:
 
 
 def trusting_context(authority: str) -> ssl.SSLContext:
-    """For somebody who has no identity yet, and knows the authority (PEM)."""
+    """Return the context of a client without identity that knows the authority (PEM)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=authority)
@@ -50,7 +50,8 @@ def trusting_context(authority: str) -> ssl.SSLContext:
 
 
 def blind_context() -> ssl.SSLContext:
-    """For the one question that needs no trust: which authority is it? Nothing else may be said on it."""
+    """Return a context without trust, only for the request for the authority's certificate. Nothing else may be sent
+    over it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -65,7 +66,7 @@ def _ready(context: ssl.SSLContext, folder: Path) -> ssl.SSLContext:
 
 
 def own(context: ssl.SSLContext, folder: Path) -> None:
-    """Be who the identity in this folder is, in connections that are made from now on. Raises GridError."""
+    """Use the identity in this folder in connections that are made from now on. Raises GridError."""
     check_private(folder / KEY)
     try:
         context.load_verify_locations(folder / AUTHORITY)
@@ -107,7 +108,7 @@ def tls_words(error: ssl.SSLError) -> str:
 
 
 def clock_words() -> str:
-    """What this machine's clock says: where a certificate does not hold now, it may be that which is wrong."""
+    """Describe the time of this machine's clock: it may be wrong if a certificate is not valid now."""
     return f"this machine's clock says {time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC"
 
 
@@ -116,7 +117,7 @@ OUT_OF_TIME = (9, 10)
 
 
 def hint_of(error: ssl.SSLError) -> str:
-    """What to do about a certificate that does not hold now; empty: something else is wrong."""
+    """Return what to do about a certificate that is not valid now; empty: the error is another one."""
     wrong = isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in OUT_OF_TIME
     return "compare this machine's clock with the coordinator's: date; timedatectl" if wrong else ""
 
@@ -154,8 +155,8 @@ def bearer_in(folder: Path) -> str:
 
 
 def as_member(folder: Path) -> tuple[ssl.SSLContext, dict[str, str]]:
-    """How a person connects with what is in the folder of a context: a certificate, or a bearer token in this header.
-    Raises GridError."""
+    """Return how a person connects with the contents of a context's folder: a certificate, or a bearer token in this
+    header. Raises GridError."""
     if token := bearer_in(folder):
         try:
             authority = (folder / AUTHORITY).read_text()

@@ -99,7 +99,7 @@ class Invitation(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Where the coordinator is."""
+        """The address of the coordinator."""
         return f"wss://{self.address}"
 
     @property
@@ -222,7 +222,7 @@ SPREAD = 0.1
 
 
 class NotRenewed(GridError):
-    """Why there is no new certificate. `final`: nor will there be one later."""
+    """There is no new certificate, for this reason. `final`: nor will there be one later."""
 
     def __init__(self, what: str, why: str = "", hint: str = "", final: bool = False) -> None:
         super().__init__(what, why, hint)
@@ -230,13 +230,13 @@ class NotRenewed(GridError):
 
 
 def renewal_time(folder: Path) -> float:
-    """When the identity in this folder is to be renewed, in seconds since the epoch: at two thirds of its life, or a
+    """Return when to renew the identity in this folder, in seconds since the epoch: at two thirds of its life, or a
     little before. Raises GridError."""
     return validity_of(certificate_in(folder)).at(RENEW_AT - random.uniform(0, SPREAD))  # noqa: S311
 
 
 def renewal_after(folder: Path) -> float:
-    """As renewal_time, for an identity that was given out just now: in so many seconds, whatever this machine's clock
+    """As renewal_time, for an identity that was issued just now: the seconds until then, whatever this machine's clock
     says. Raises GridError."""
     begin, end = validity_of(certificate_in(folder))
     life = end - begin
@@ -249,7 +249,7 @@ def has_expired(folder: Path) -> bool:
 
 
 def expired(url: str, identity: Path | None) -> GridError | None:
-    """What to tell a person whose identity there is over; None: it is not."""
+    """Return the error for a person whose identity there has expired; None: it has not."""
     if identity is None or not has_identity(identity) or not has_expired(identity):
         return None
     return GridError(

@@ -35,7 +35,7 @@ def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """A file that nobody else can read at any moment, and that is there whole or not at all."""
+    """Write a file that other users cannot read at any moment, and that is complete or absent."""
     part = path.with_name(f".{path.name}.part")
     part.unlink(missing_ok=True)
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -53,14 +53,14 @@ def read_secret(path: Path) -> bytes:
 
 
 def request_for(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A certificate request: it proves who holds the key, and names nobody."""
+    """Return a certificate request: it proves possession of the key, and has no name."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "grid")])
     request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM)
 
 
 def pin_of(authority: x509.Certificate) -> str:
-    """What a token pins: the hash of the authority's public key, 52 letters and digits."""
+    """Return the pin in a token: the hash of the authority's public key, 52 letters and digits."""
     public = authority.public_key().public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
@@ -75,14 +75,14 @@ def save_identity(folder: Path, key: bytes, certificate: str, authority: str) ->
 
 
 def replace_identity(folder: Path, key: bytes, certificate: str) -> None:
-    """Keep a new key with its certificate. Both are in the one file that connections are made with, so that there is
-    the old pair or the new one, and never half of each; the certificate alone is there for others to read."""
+    """Store a new key with its certificate. Both are in the one file that connections are made with, so that it has the
+    old pair or the new one, and never half of each; the certificate alone is stored for others to read."""
     write_secret(folder / KEY, key + certificate.encode())
     write_secret(folder / CERTIFICATE, certificate.encode())
 
 
 class Validity(NamedTuple):
-    """From when to when a certificate holds, in seconds since the epoch."""
+    """The time in which a certificate is valid, in seconds since the epoch."""
 
     begin: float
     end: float
@@ -101,5 +101,5 @@ def certificate_in(folder: Path) -> x509.Certificate:
 
 
 def validity_of(certificate: x509.Certificate) -> Validity:
-    """How long a certificate holds."""
+    """Return the validity of a certificate."""
     return Validity(certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp())

@@ -42,7 +42,7 @@ def read_member(folder: Path) -> Member | None:
 
 
 def contexts() -> Path:
-    """The folder that holds a person's contexts, each a folder of its own, and `current`, which names one."""
+    """Return the folder that holds a person's contexts, each a folder of its own, and `current`, which names one."""
     return config_home() / "grid" / "contexts"
 
 
@@ -61,7 +61,7 @@ def current_context() -> str:
 
 
 def use_context(name: str) -> None:
-    """Use this one from now on. Raises GridError where there is none of this name."""
+    """Use this context from now on. Raises GridError if there is none of this name."""
     _check(name)
     (contexts() / "current").write_text(name + "\n")
 
@@ -74,7 +74,7 @@ def _check(name: str, why: str = "") -> None:
 
 
 def all_contexts() -> list[tuple[str, Member]]:
-    """All contexts, by name. Raises GridError where they cannot be read."""
+    """Return all contexts, by name. Raises GridError if they cannot be read."""
     try:
         names = sorted(os.listdir(contexts()))
     except (FileNotFoundError, NotADirectoryError):
@@ -115,7 +115,7 @@ def identity_at(url: str) -> Path:
 
 
 def other_address(url: str, identity: Path | None) -> str:
-    """What to do where TLS fails at an address that this identity does not name; empty: it names it."""
+    """Return what to do if TLS fails at an address that this identity does not name; empty: it names it."""
     member = read_member(identity) if identity is not None else None
     if identity is None or member is None or member.url == url:
         return ""

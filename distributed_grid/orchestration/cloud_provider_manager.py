@@ -19,8 +19,8 @@ __all__ = ["CloudProviderBase", "CloudProviderManager", "Listed", "ProviderRefus
 
 
 def __getattr__(name: str) -> Any:
-    """The class of a provider, such as AWSCloudProvider: imported when it is named, as it needs packages of its own.
-    Raises ImportError, with how to install them."""
+    """Return the class of a provider, such as AWSCloudProvider. It is imported on first use, as it needs packages of
+    its own. Raises ImportError, with how to install them."""
     for kind, where in PROVIDERS.items():
         if where.endswith(f":{name}"):
             try:

@@ -37,9 +37,9 @@ class Invited(NamedTuple):
 
 
 class Coordinator:
-    """The coordinator, as an operator asks it. `ask` makes a request with a number and returns its answer, `me` is who
-    asks, and `address` where nodes reach it, as HOST:PORT. Questions are asked in threads, so that several hosts do not
-    wait for each other. All of it raises GridError."""
+    """The coordinator, from an operator's side. `ask` sends a request with a number and returns its answer, `me` is the
+    operator, and `address` where nodes reach it, as HOST:PORT. Requests are made in threads, so that several hosts do
+    not wait for each other. All methods raise GridError."""
 
     def __init__(self, ask: Ask, me: Callable[[], str], address: str = "") -> None:
         self._call = ask
@@ -52,7 +52,7 @@ class Coordinator:
         return status.grid
 
     async def known(self, name: str) -> Known:
-        """What it knows of a node."""
+        """Return what the coordinator knows of a node."""
         status: Status = await self._ask(lambda number: GetStatus(id=number))
         view = _named(status, name)
         mine = [one for one in await self._members() if one.role is Role.AGENT and one.name == name]
@@ -65,7 +65,7 @@ class Coordinator:
         )
 
     async def _members(self) -> Sequence[MemberView]:
-        """Who has certificates; nobody where there is no authority that gives any."""
+        """Return the members with certificates; none if there is no authority."""
         try:
             access: Access = await self._ask(lambda number: ListAccess(id=number))
         except GridError as error:
@@ -75,7 +75,7 @@ class Coordinator:
         return access.members
 
     async def seen(self, name: str) -> NodeView | None:
-        """A node as it is now; None: there is none of this name."""
+        """Return the present view of a node; None: there is none of this name."""
         return _named(await self._ask(lambda number: GetStatus(id=number)), name)
 
     async def invite(self, name: str, labels: Mapping[str, str]) -> Invited:
@@ -97,7 +97,7 @@ class Coordinator:
             await self._ask(lambda number: Withdraw(id=number, role=Role.AGENT, name=name))
 
     async def drain(self, name: str, now: bool) -> None:
-        """No new job there; with `now` those that run there are taken back."""
+        """Drain a node; with `now` its running jobs are taken back."""
         deadline = 0.0 if now else -1.0
         await self._ask(lambda number: DrainNodes(id=number, nodes=(name,), reason="to be removed", deadline=deadline))
 

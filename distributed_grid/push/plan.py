@@ -47,12 +47,11 @@ def parse_target(text: str, port: int = 0) -> Target:
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """A host as it was found. `service`: who can run its agent (`system`, `user` for the user's systemd, `none`);
-    `linger`: whether the user's services run without a session; `builds`: the versions that are installed and whole,
-    `current` the one that is in use; `grid`: the grid that it is a node of; `agent`: the pid of its agent (0: none
-    runs) and `running` that agent's version; `foreign`: the unit of a
-    service that is another agent's; `unreached`: why the coordinator cannot be reached from there; `lacks`:
-    what its Python lacks to make environments."""
+    """The state of a host. `service`: what can run its agent (`system`, `user` for the user's systemd, `none`);
+    `linger`: whether the user's services run without a session; `builds`: the versions that are installed and complete,
+    `current` the one in use; `grid`: the grid that it is a node of; `agent`: the pid of its agent (0: none runs) and
+    `running` that agent's version; `foreign`: the unit of a service that is another agent's; `unreached`: why the
+    coordinator cannot be reached from there; `lacks`: what its Python lacks to make environments."""
 
     hostname: str
     name: str
@@ -78,8 +77,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Known(NamedTuple):
-    """What the coordinator, whose grid this is, knows of a node of some name: whether it is there at all and up, which
-    life of its agent was heard last, and whether it has a certificate that holds."""
+    """What the coordinator of this grid knows of a node of some name: whether it exists and is up, the incarnation of
+    its agent that was last heard, and whether it has a valid certificate."""
 
     grid: str
     there: bool = False
@@ -118,7 +117,7 @@ HOW = {
 
 
 class Plan(NamedTuple):
-    """The steps in their order, and what somebody should know before them. No steps: there is nothing to do."""
+    """The steps in their order, and what the operator should know before them. No steps: there is nothing to do."""
 
     steps: tuple[Step, ...]
     notes: tuple[str, ...] = ()
@@ -130,14 +129,14 @@ class Plan(NamedTuple):
 
     @property
     def verb(self) -> str:
-        """What came of it, in a word."""
+        """The result as one word."""
         if not self.steps:
             return "unchanged"
         return "added" if self.fresh else "upgraded" if SWITCH in self.steps else "started"
 
 
 def warning(found: Found) -> GridError:
-    """What becomes of the node of a user whose services do not run without a session."""
+    """Return a warning about the node of a user whose services do not run without a session."""
     return GridError(
         f"{found.name} will be disconnected as soon as the last session of {found.user} on {found.hostname} ends",
         why=f"its agent is a service of {found.user}, whose services run during a session only, and not after a reboot",
@@ -177,8 +176,8 @@ def judge(found: Found, address: str) -> None:
 
 
 def decide(found: Found, known: Known, build: str) -> Plan:
-    """What is to be done, on a host that `judge` lets pass, to have it run this build as a node of the grid
-    `known.grid`. Raises GridError where that would take something from somebody."""
+    """Return the plan for a host that `judge` accepts: it has to run this build as a node of the grid `known.grid`.
+    Raises GridError if that would take the host from another user or grid."""
     name = check_name("a node", found.name)
     notes = _notes(found)
     if found.grid and found.grid != known.grid:

@@ -21,7 +21,7 @@ from distributed_grid.runtime.xdg import state_home
 
 
 class Pushed(msgspec.Struct, frozen=True):
-    """How a node was reached by ssh. No secrets: `identity` is a file's name."""
+    """How a node was reached by ssh, without secrets: `identity` is a file's name."""
 
     host: str
     user: str = ""
@@ -46,7 +46,7 @@ def write_record(grid: str, node: str, pushed: Pushed) -> None:
 
 
 def read_record(grid: str, node: str) -> Pushed | None:
-    """Where this node was pushed to; None: not from here."""
+    """Return where this node was pushed to; None: it was not pushed from here."""
     try:
         return msgspec.json.decode(_file(grid, node).read_bytes(), type=Pushed)
     except (OSError, msgspec.DecodeError):
@@ -54,7 +54,7 @@ def read_record(grid: str, node: str) -> Pushed | None:
 
 
 def remove_record(grid: str, node: str) -> None:
-    """It is no more."""
+    """Remove the record of a node."""
     _file(grid, node).unlink(missing_ok=True)
 
 
@@ -67,8 +67,8 @@ Say = Callable[[str], None]
 
 
 class Payload(NamedTuple):
-    """What is brought to every host: a build, the files that make it up, and whether what it needs comes from the index
-    of packages that the host knows (else it is among the files)."""
+    """The files for every host: a build, the files that make it up, and whether its dependencies come from the index of
+    packages that the host knows (else they are among the files)."""
 
     build: str
     files: tuple[Path, ...]
@@ -76,8 +76,8 @@ class Payload(NamedTuple):
 
 
 class Added(NamedTuple):
-    """What came of it: the node, what was done in a word (`added`, `upgraded`, `started`, `unchanged`), how it is, and
-    why it will not stay (None: it will)."""
+    """The result: the node, what was done in a word (`added`, `upgraded`, `started`, `unchanged`), its state, and why
+    it will not stay (None: it will)."""
 
     name: str
     verb: str
@@ -122,7 +122,7 @@ async def _stays(remote: Remote, found: plan.Found) -> bool:
 
 @dataclass
 class _Adding:
-    """One host on its way. `begun`: the steps that something may be left of, in their order."""
+    """One host in progress. `begun`: the steps that may have left something, in their order."""
 
     remote: Remote
     coordinator: Coordinator
@@ -208,7 +208,7 @@ class _Adding:
             await self.coordinator.lend(self.found.name, self.lending)
 
     async def _tidy(self) -> None:
-        """What was needed on the way only is removed; that this fails, or is interrupted, is no reason to go back."""
+        """Remove what was needed in between only. If that fails, or is interrupted, nothing is rolled back."""
         try:
             if self.todo.steps:
                 build, name = self.payload.build, self.found.name

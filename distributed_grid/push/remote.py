@@ -41,11 +41,11 @@ LINGER_SECONDS = 30.0
 
 
 class Failed(Exception):
-    """It cannot be done: what, why, and what to try."""
+    """A step failed: what, why, and what to try."""
 
 
 def survey(name: str, host: str, port: int) -> dict[str, Any]:
-    """This host as it is; `name`: what the node is to be called, `host` and `port`: where it has to reach."""
+    """Return the state of this host. `name`: of the node, `host` and `port`: the address that it has to reach."""
     hostname = socket.gethostname().partition(".")[0] or "node"
     name = name or _only_node() or hostname
     state = state_dir(name)
@@ -109,13 +109,13 @@ def install(staged: str, build: str, index: bool) -> None:
 
 
 def discard(build: str) -> None:
-    """There is no environment of this build."""
+    """Remove the environment of this build, if there is one."""
     shutil.rmtree(BUILDS / build, ignore_errors=True)
     _tidy()
 
 
 def unstage(staged: str) -> None:
-    """What was copied is not there any more."""
+    """Remove the copied files."""
     shutil.rmtree(ROOT / staged, ignore_errors=True)
     _tidy()
 
@@ -132,8 +132,7 @@ def join(build: str, name: str, invitation: str) -> None:
 
 
 def unjoin(name: str, member: bool, state_there: bool) -> None:
-    """Be what it was before `join`, however far that came; `member`: a node already; `state_there`: with a state
-    directory."""
+    """Undo `join`, however far that came; `member`: it was a node before; `state_there`: it had a state directory."""
     state = state_dir(name)
     aside = state / "identity.before"
     if aside.exists() or not member:
@@ -146,7 +145,7 @@ def unjoin(name: str, member: bool, state_there: bool) -> None:
 
 
 def switch(build: str) -> None:
-    """This is the build in use; none: there is no build in use. Whoever looks sees the one or the other."""
+    """Make this the build in use; none: there is no build in use. Readers see the one or the other at any moment."""
     fresh = LINK.with_name(".venv.new")
     fresh.unlink(missing_ok=True)
     if build:
@@ -158,8 +157,8 @@ def switch(build: str) -> None:
 
 
 def start(name: str, service: str, owner: str = "") -> None:
-    """Start the agent of the build in use, in the place of one that runs; jobs go on. Its owners are `owner`, a user of
-    the grid, and who we are here."""
+    """Start the agent of the build in use, replacing a running one; jobs go on. Its owners are `owner`, a user of the
+    grid, and the user of this process."""
     owners = [
         word for one in dict.fromkeys((owner, pwd.getpwuid(os.geteuid()).pw_name)) if owner for word in ("--owner", one)
     ]
@@ -207,7 +206,7 @@ def log(name: str, service: str) -> str:
 
 
 def settle(staged: str, build: str, name: str) -> None:
-    """What was needed on the way only is removed, and so are builds that are neither in use nor were before."""
+    """Remove what was needed in between only, and builds that are neither in use nor were before."""
     if staged:
         unstage(staged)
     shutil.rmtree(state_dir(name) / "identity.before", ignore_errors=True)
@@ -217,7 +216,7 @@ def settle(staged: str, build: str, name: str) -> None:
 
 
 def remove(name: str) -> None:
-    """Nothing of a node is here any more: no identity, no state, and no environment, unless another node is."""
+    """Remove a node from this host: its identity and state, and the environments unless there is another node."""
     state = state_dir(name)
     shutil.rmtree(state, ignore_errors=True)
     if not any(state.parent.glob("agent-*/identity/own.crt")):
@@ -230,7 +229,7 @@ def remove(name: str) -> None:
 
 
 def state_dir(name: str) -> Path:
-    """As every agent has it where nothing else is said (`Config.agent_state_dir`)."""
+    """Return the default state directory of an agent (`Config.agent_state_dir`)."""
     if os.path.isabs(base := os.environ.get("XDG_STATE_HOME", "")):
         return Path(base) / "grid" / f"agent-{name}"
     below = Path("/var/lib/grid") if os.geteuid() == 0 else Path.home() / ".local/state/grid"
@@ -274,7 +273,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _start_of(pid: int) -> int:
-    """When a process began; 0: there is none, or it is over."""
+    """Return when a process began; 0: there is none, or it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -344,7 +343,7 @@ def _run(command: list[Any], what: str, hint: str = "", stdin: str = "") -> None
 
 
 def kind() -> str:
-    """Who can run it: `system` (root's own service), `user` (one's own), or `none`."""
+    """Return what can run the agent: `system` (root's own service), `user` (the user's own), or `none`."""
     if not Path("/run/systemd/system").is_dir():
         return "none"
     if os.geteuid() == 0:
@@ -353,7 +352,7 @@ def kind() -> str:
 
 
 def whose(service: str) -> list[str]:
-    """The options of `grid agent install` by which the agent, and its jobs, run as who we are."""
+    """Return the options of `grid agent install` by which the agent, and its jobs, run as the user of this process."""
     return ["--user"] if service == "user" else ["--as", "root"]
 
 
@@ -376,7 +375,7 @@ def linger() -> bool:
 
 
 def foreign(service: str, name: str) -> str:
-    """The unit of an agent that is not ours: of another environment, or of another node of this host."""
+    """Return the unit of an agent of another environment, or of another node of this host; empty: there is none."""
     with contextlib.suppress(OSError):
         text = unit(service).read_text() if service != "none" else ""
         if text and not (str(BUILDS) in text and f"--name {name} " in text):
@@ -424,7 +423,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 def main(call: str, arguments: str) -> None:
-    """Do one of these things, told in JSON, and print what came of it in JSON."""
+    """Make one of these calls, with arguments in JSON, and print its result in JSON."""
     with contextlib.suppress(PermissionError):  # the first of a session has a group of its own anyhow
         os.setpgid(0, 0)
     threading.Thread(target=_end_when_left, daemon=True).start()

@@ -28,15 +28,15 @@ GLOBAL = Path("/etc/ssh/ssh_known_hosts")
 
 
 class SshOptions(NamedTuple):
-    """How to get in, beside what the user's ssh configuration says: a file with a private key, and whether the key of a
-    host that was never seen is taken and written down."""
+    """Options beside the user's ssh configuration: a file with a private key, and whether the key of an unknown host is
+    accepted and stored."""
 
     identity: str = ""
     accept_new: bool = False
 
 
 class Ran(NamedTuple):
-    """What came of a command."""
+    """The result of a command."""
 
     status: int
     out: bytes
@@ -114,8 +114,8 @@ class Host:
 
 
 async def _created(connection: "asyncssh.SSHClientConnection", command: str) -> "asyncssh.SSHClientProcess[bytes]":
-    """Have the command run there. It may do so already while we still wait for the answer: who is interrupted meanwhile
-    ends it like one that is known to run."""
+    """Start a command on the host. It may run already while its answer is awaited: an interruption meanwhile ends it
+    like one that is known to run."""
     creating = asyncio.ensure_future(connection.create_process(command, encoding=None))
     try:
         return await asyncio.shield(creating)
@@ -128,7 +128,8 @@ async def _created(connection: "asyncssh.SSHClientConnection", command: str) -> 
 
 
 async def _end(process: "asyncssh.SSHClientProcess[bytes]") -> None:
-    """Have what runs there end, with what it has started, before we go on. (Servers do not pass signals on to root.)"""
+    """End a command on the host, with the processes that it has started, and wait for that. (Servers do not pass
+    signals on to root.)"""
     with contextlib.suppress(OSError, TimeoutError):
         process.stdin.write_eof()
         async with asyncio.timeout(END_SECONDS):
@@ -272,7 +273,7 @@ class Remote:
         self._python = ""
 
     async def call(self, what: str, /, **given: Any) -> Any:
-        """Do one of the remote program's `CALLS` there. Raises GridError."""
+        """Make one of the remote program's `CALLS` on the host. Raises GridError."""
         program = (
             f"{files(__package__).joinpath('remote.py').read_text()}\nmain({what!r}, {json.dumps(given)!r})\n".encode()
         )
@@ -320,7 +321,7 @@ class Remote:
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """A file as it is copied: without an owner, readable only for the user who gets it."""
+    """Return a file as it is copied: without an owner, readable only for its new user."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mode = 0o600

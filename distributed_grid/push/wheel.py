@@ -40,7 +40,8 @@ def own_wheel(folder: Path, wheels: Path | None) -> Path:
 
 
 def build_of(wheel: Path) -> str:
-    """The version and what the wheel holds, as one name: the same for the same content, whenever it was packed."""
+    """Return the version and contents of a wheel as one name: the same for the same contents, whenever it was
+    packed."""
     total = hashlib.sha256()
     with zipfile.ZipFile(wheel) as archive:
         for name in sorted(archive.namelist()):
@@ -76,7 +77,7 @@ def repack(installed: Distribution, folder: Path) -> Path:
 
 
 def _joint(tags: list[str]) -> str:
-    """All tags of a wheel in the form its file name has them: `py2.py3-none-any`."""
+    """Return all tags of a wheel in the form of its file name: `py2.py3-none-any`."""
     parts = [tag.split("-") for tag in tags]
     return "-".join(".".join(dict.fromkeys(column)) for column in zip(*parts, strict=True))
 
@@ -90,7 +91,8 @@ def _source(installed: Distribution) -> Path | None:
 
 
 def _build(source: Path, folder: Path) -> Path:
-    """From a copy: a build leaves folders behind, and takes along what an earlier one left."""
+    """Build a wheel from a copy of the source, and return its path: a build leaves folders behind, and would include
+    those that an earlier one left."""
     shutil.copytree(source, folder / "tree", ignore=LEAVE)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
     done = subprocess.run(

@@ -22,7 +22,7 @@ def service_users(service: str) -> set[int]:
 
 
 def uid_of(name: str) -> int | None:
-    """The id of a user, who may also be given as a number; None: there is no such user."""
+    """Return the id of a user, who may also be given as a number; None: there is no such user."""
     try:
         return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
     except KeyError:
@@ -30,7 +30,7 @@ def uid_of(name: str) -> int | None:
 
 
 def name_of(uid: int) -> str:
-    """The user's name; where there is none, the number."""
+    """Return the user's name, or the number if there is none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -42,11 +42,11 @@ _KINDS = {
 
 
 class Refused(OSError):
-    """A file that is there and is not opened because of what it is. `strerror` says why."""
+    """An existing file is not opened because of its kind. `strerror` says why."""
 
 
 def open_beneath(root: int, path: bytes | str, flags: int, mode: int = 0, *, xdev: bool = False) -> int:
-    """A descriptor of what lies at `path` below the directory that `root` is a descriptor of. No part of the path may
+    """Open `path` below the directory that `root` is a descriptor of; returns the descriptor. No part of the path may
     be a link, nor a mount point unless `xdev` is true; `..` and absolute paths are refused. The descriptor is closed by
     an exec, and opening it never waits. Raises OSError."""
     steps = _steps(path)
@@ -105,13 +105,14 @@ def open_directory(root: int, path: bytes | str, *, xdev: bool = False) -> int:
 
 
 def open_root(path: bytes | str | os.PathLike[str]) -> int:
-    """A descriptor of a directory that is ours, as the `root` of the others: its path is trusted, but for its own name,
-    which may not be a link. Raises OSError."""
+    """Open a directory of the grid's own, as the `root` of the others; returns the descriptor. Its path is trusted,
+    except its last name, which may not be a link. Raises OSError."""
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def read_whole(root: int, path: bytes | str, most: int) -> bytes:
-    """What a regular file has, which may be at most `most` bytes, also where it grows meanwhile. Raises OSError."""
+    """Return the contents of a regular file, which may be at most `most` bytes, even if it grows meanwhile. Raises
+    OSError."""
     fd = open_regular(root, path, most=most)
     try:
         return read_all(fd, most, path)
@@ -120,7 +121,7 @@ def read_whole(root: int, path: bytes | str, most: int) -> bytes:
 
 
 def read_all(fd: int, most: int, name: bytes | str = "") -> bytes:
-    """What the open file has from its beginning, at most `most` bytes. Raises OSError."""
+    """Return the contents of the open file from its beginning, at most `most` bytes. Raises OSError."""
     data = bytearray()
     while piece := os.pread(fd, min(_PIECE, most + 1 - len(data)), len(data)):
         data += piece
@@ -271,7 +272,7 @@ def _mount_of(fd: int) -> int:
 
 
 def _as_loop(error: OSError, here: int) -> OSError:
-    """The kernel says of a link that should be a directory that it is none; of a path with a link, ELOOP."""
+    """Convert the kernel's error for a link that should be a directory to ELOOP, as for a path with a link."""
     with contextlib.suppress(OSError):
         if stat.S_ISLNK(os.stat(error.filename, dir_fd=here, follow_symlinks=False).st_mode):
             return OSError(errno.ELOOP, os.strerror(errno.ELOOP), error.filename)

@@ -19,8 +19,8 @@ SELDOM_USED = (
 
 
 def defer(*names: str) -> None:
-    """Have these modules found when they are imported, and run when a name in one is first used. What is loaded already
-    stays as it is."""
+    """Find these modules when they are imported, and run them when a name in one is first used. Modules that are loaded
+    already stay as they are."""
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
     _finder.names.update(names)
@@ -43,7 +43,7 @@ class _Finder:
 
 
 class _Loader:
-    """Not importlib's LazyLoader: that runs a module as soon as it is imported a second time."""
+    """A replacement of importlib's LazyLoader, which runs a module as soon as it is imported a second time."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader

@@ -50,7 +50,7 @@ _NTH = re.compile(r"([1-9]\d*)(\+|-([1-9]\d*))?")
 
 
 class Fault(NamedTuple):
-    """What happens at a point on its passes from `first` to `last`."""
+    """The effect at a fault point on its passes from `first` to `last`."""
 
     first: int
     last: float
@@ -63,7 +63,7 @@ class BadFaults(ValueError):
 
 
 def parse(text: str) -> dict[str, list[Fault]]:
-    """What GRID_FAULTS asks for, by point. Raises BadFaults."""
+    """Parse GRID_FAULTS, by point. Raises BadFaults."""
     asked: dict[str, list[Fault]] = {}
     known = [name + end for name in POINTS for end in ("", ".after")]
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -139,7 +139,7 @@ def _faulty(
 
 
 def _act(where: str, one: Fault, error: Callable[[OSError], Exception] | None) -> bool:
-    """Let it happen; True if the call is to be left out."""
+    """Carry out a fault. Returns whether the call is to be left out."""
     os.write(2, f"GRID_FAULTS {where}:{one.action}\n".encode())
     if one.action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)

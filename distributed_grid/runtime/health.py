@@ -21,7 +21,7 @@ _TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
 
 
 class Level(StrEnum):
-    """How bad it is. An error keeps the grid from working here; with a warning it works, and less well."""
+    """The severity. An error keeps the grid from working here; with a warning it works, and less well."""
 
     OK = "ok"
     WARNING = "warning"
@@ -29,7 +29,7 @@ class Level(StrEnum):
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at: what it is, why that is so or matters, and what to do about it."""
+    """One result of a check: what it is, why that is so or matters, and what to do about it."""
 
     check: str
     level: Level
@@ -39,7 +39,7 @@ class Finding(NamedTuple):
 
 
 def failed(check: str, error: GridError) -> Finding:
-    """What went wrong, as the error says it."""
+    """Return an error as a finding."""
     return Finding(check, Level.ERROR, error.what, error.why, error.hint)
 
 
@@ -85,7 +85,7 @@ def _holds(check: str, found: object, remedy: str) -> Finding:
 
 
 def disk(check: str, path: Path) -> Finding:
-    """How much room there is where this lies."""
+    """Report the free space of the filesystem of this path."""
     while not path.exists():
         path = path.parent
     seen = os.statvfs(path)
@@ -111,7 +111,7 @@ def clock() -> Finding:
 
 
 def running_service(path: Path) -> dict[str, object] | None:
-    """What a service that runs wrote down of itself; None if none runs, as far as this file knows."""
+    """Return what a running service wrote down of itself; None if none runs, according to this file."""
     try:
         said: dict[str, object] = json.loads(path.read_text())
         start = int(Path(f"/proc/{said['pid']}/stat").read_text().rpartition(")")[2].split()[19])

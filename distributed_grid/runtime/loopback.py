@@ -23,13 +23,13 @@ class NotTrusted(GridError):
 
 
 class UnknownUser(Exception):
-    """The kernel does not say who is at the other end; its text says why."""
+    """The kernel does not report the user at the other end; the text says why."""
 
 
 def connect(host: str, port: int, timeout: float, trusts: str = "") -> socket.socket:
-    """A connection without TLS, over which nothing was sent yet. Within this machine it leads to a coordinator of our
-    own user, of root, of the machine's service, or of the user `trusts` (empty: whom the environment names). The
-    timeout is in seconds, and stays. Raises NotTrusted, OSError."""
+    """Return a connection without TLS, over which nothing was sent yet. Within this machine it leads to a coordinator
+    of the present user, of root, of the machine's service, or of the user `trusts` (empty: the one that the environment
+    names). The timeout is in seconds, and stays. Raises NotTrusted, OSError."""
     until = time.monotonic() + timeout
     # A name in bytes is not given to the codec for international ones, which takes milliseconds to load.
     name: Any = host.encode() if host.isascii() else host
@@ -50,8 +50,8 @@ def connect(host: str, port: int, timeout: float, trusts: str = "") -> socket.so
 
 
 def peer_user(connection: socket.socket) -> int | None:
-    """The user who made the other end of a connection, if that is on this machine; None: it is on another one. Raises
-    UnknownUser where the kernel does not say, such as once the other end was closed."""
+    """Return the user who made the other end of a connection, if that is on this machine; None: it is on another one.
+    Raises UnknownUser if the kernel does not report it, for instance once the other end was closed."""
     try:
         if not _is_near(connection):
             return None
@@ -70,7 +70,8 @@ def _is_near(connection: socket.socket) -> bool:
 
 
 def _check_server(ours: socket.socket, until: float, url: str, trusts: str) -> None:
-    """Raise NotTrusted unless who has accepted this connection is trusted. Until somebody has, it is nobody's."""
+    """Raise NotTrusted unless the user who has accepted this connection is trusted. Before it is accepted it has no
+    user."""
     pause = _FIRST_PAUSE
     while True:
         spoke = _readable(ours)
@@ -122,7 +123,7 @@ _LOOPBACK4, _LOOPBACK6 = 127, bytes(15) + b"\x01"
 
 
 def _other_end(ours: socket.socket) -> _End | None:
-    """The other end of this connection, which is on this machine; None: there is none. Raises OSError."""
+    """Return the other end of this connection, which is on this machine; None: there is none. Raises OSError."""
     near, far = _at(ours.getpeername()), _at(ours.getsockname())
     try:
         return _from_netlink(near, far)
@@ -138,7 +139,7 @@ def _at(name: tuple[Any, ...]) -> _At:
 
 
 def _from_netlink(near: _At, far: _At) -> _End | None:
-    """By sock_diag(7), which looks up one connection, however many there are."""
+    """Look up one connection by sock_diag(7), independently of their number."""
     (near_address, near_port), (far_address, far_port) = near, far
     family = socket.AF_INET if len(near_address) == _IPV4 else socket.AF_INET6
     ident = _ID.pack(near_port, far_port, near_address, far_address)
@@ -160,7 +161,8 @@ def _from_netlink(near: _At, far: _At) -> _End | None:
 
 
 def _from_proc(near: _At, far: _At) -> _End | None:
-    """By /proc, which lists all connections; those of IPv4 that a socket for IPv6 has are in the file of IPv6."""
+    """Look up a connection in /proc, which lists all of them; those of IPv4 that a socket for IPv6 has are in the file
+    of IPv6."""
     (near_address, near_port), (far_address, far_port) = near, far
     for file, before in (("tcp", b""), ("tcp6", _MAPPED)) if len(near_address) == _IPV4 else (("tcp6", b""),):
         row = f" {_shown(before + near_address, near_port)} {_shown(before + far_address, far_port)} ".encode()
@@ -171,6 +173,6 @@ def _from_proc(near: _At, far: _At) -> _End | None:
 
 
 def _shown(address: bytes, port: int) -> str:
-    """An address as /proc shows it: each four bytes as one number."""
+    """Return an address as /proc shows it: each four bytes as one number."""
     words = struct.unpack(f"={len(address) // 4}I", address)
     return "".join(f"{word:08X}" for word in words) + f":{port:04X}"

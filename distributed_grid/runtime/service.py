@@ -28,7 +28,7 @@ _FOREIGN = {stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a d
 
 
 def _advice(error: OSError) -> str:
-    """What to do where a state directory cannot be written for this reason."""
+    """Return what to do if a state directory cannot be written for this reason."""
     another = "give another one with --state-dir"
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"{another}, or make this one yours"
@@ -38,8 +38,8 @@ def _advice(error: OSError) -> str:
 
 
 def prepare(state_dir: Path, mode: int = 0o700) -> None:
-    """Make the state directory with this mode, or take the one that is there as it is. Raises GridError where it cannot
-    be written, or a FIFO or device is where a file has to be: opening it would wait for ever."""
+    """Make the state directory with this mode, or use the existing one as it is. Raises GridError if it cannot be
+    written, or if a FIFO or device is in the place of a file: opening it would wait for ever."""
     try:
         str(state_dir).encode()
     except UnicodeEncodeError:
@@ -72,8 +72,8 @@ def prepare(state_dir: Path, mode: int = 0o700) -> None:
 
 
 def forbid_dumps() -> None:
-    """Nobody of this user may look into this process's memory, where keys are, nor stop it as a debugger does; and it
-    leaves no core. Root may all the same."""
+    """Keep other processes of this user from reading this process's memory, which has keys, and from stopping it as a
+    debugger does; and let it leave no core. Root is not kept from that."""
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
@@ -101,7 +101,7 @@ def locked(state_dir: Path, service: str, hint: str) -> Iterator[None]:
 
 
 class _Lenient(io.StringIO):
-    """A stream for logs. That nobody reads it any more (a pipe whose reader went) must not end what was told."""
+    """A stream for logs that ignores a closed reader (a broken pipe), so that it does not end the service."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ def configure_logs(level: str) -> None:
 
 
 def _escape(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """What peers say cannot act on the terminal; JSON has its own escapes."""
+    """Escape text of peers so that it cannot act on the terminal; JSON has its own escapes."""
     for name, value in event.items():
         if isinstance(value, str):
             event[name] = printable(value)
@@ -143,7 +143,7 @@ def _escape(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMappi
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes the service's event loop: uvloop, where there is one."""
+    """Return the factory of the service's event loop: uvloop, if it is installed."""
     try:
         import uvloop
     except ImportError:  # not on this platform
@@ -166,13 +166,13 @@ def write_whole(path: Path, content: str) -> None:
 
 
 def this_process() -> dict[str, object]:
-    """This process's pid and when it began, as /proc tells it: together a name that is not used twice."""
+    """Return this process's pid and its start, as /proc shows it: together an identity that is not used twice."""
     start = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     return {"pid": os.getpid(), "start": start}
 
 
 def announce(path: Path, **more: object) -> None:
-    """Write down which process serves here, for those who look for it."""
+    """Write down which process serves here, for clients that look for it."""
     write_whole(path, json.dumps({**more, **this_process()}) + "\n")
 
 
@@ -187,7 +187,7 @@ async def feed_watchdog() -> None:
 
 
 def sd_notify(state: str) -> None:
-    """Tell systemd, where it asked to be told."""
+    """Notify systemd, if it requested that."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

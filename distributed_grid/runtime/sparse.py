@@ -25,7 +25,7 @@ def write_sparse(fd: int, data: bytes, offset: int) -> None:
 
 
 def _next(offset: int, at: int, end: int) -> int:
-    """Where the next block of the file begins."""
+    """Return where the next block of the file begins."""
     return min(end, at + BLOCK - (offset + at) % BLOCK)
 
 

@@ -17,7 +17,8 @@ AnyPath = str | os.PathLike[str]
 
 
 def connected(path: AnyPath, timeout: float) -> socket.socket:
-    """A connection to who listens there. The timeout is in seconds, and stays; 0: it does not block. Raises OSError."""
+    """Return a connection to the listener at a path. The timeout is in seconds, and stays; 0: it does not block. Raises
+    OSError."""
     ours = socket.socket(socket.AF_UNIX)
     try:
         ours.settimeout(timeout)
@@ -30,7 +31,7 @@ def connected(path: AnyPath, timeout: float) -> socket.socket:
 
 
 def bound(path: AnyPath) -> socket.socket:
-    """A socket bound there, for our user alone. Raises OSError, also where something is there already."""
+    """Return a socket bound to a path, for this user alone. Raises OSError, also if the path exists."""
     ours = socket.socket(socket.AF_UNIX)
     before = os.umask(0o177)
     try:
@@ -100,7 +101,7 @@ def name_process(name: str) -> None:
 
 
 def process_name(pid: int) -> str:
-    """A process's name; empty where there is none, or /proc hides it."""
+    """Return a process's name; empty if there is none, or /proc hides it."""
     seen = _stat(pid)
     return seen.name if seen is not None else ""
 
@@ -110,7 +111,7 @@ boot_clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
 def credentials(connection: socket.socket) -> Peer:
-    """Who connected, without a look at what became of it."""
+    """Return the process that connected, without checking whether it still exists."""
     pid, uid, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return Peer(pid, uid)
 
@@ -210,7 +211,7 @@ def _stat(pid: int) -> _Seen | None:
 
 
 def read(path: str) -> bytes:
-    """All of a file, such as one of /proc; empty if it cannot be read."""
+    """Return the contents of a file, such as one of /proc; empty if it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError:
