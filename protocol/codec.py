@@ -162,7 +162,8 @@ def _ill_formed(what: str, error: Exception, why: str) -> BadFrame:
 
 
 def unsendable(error: Exception) -> str:
-    """Return why the only message of a frame cannot be sent, for its author: which field, and what is wrong."""
+    """Return why the only message of a frame cannot be sent, in the terms of its sender: which field, and what is
+    wrong."""
     if isinstance(error, OutOfBounds):
         return error.why
     if not isinstance(error, BadFrame):

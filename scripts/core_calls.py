@@ -45,7 +45,7 @@ class Calls:
             caller = caller.f_back
 
     def of(self, work: Callable[[], object]) -> str:
-        """Run the work and print its calls."""
+        """Run the work and describe its calls."""
         sys.settrace(self.trace)
         try:
             work()

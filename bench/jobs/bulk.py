@@ -71,7 +71,7 @@ async def array(running: Grid, jobs: int) -> dict[str, Any]:
 
 
 def once(jobs: int) -> dict[str, Any]:
-    """Run each once, the floor beside them."""
+    """Run each once, beside the floor."""
     low = floor(jobs)
     with grid(agents=0) as running:
         row = asyncio.run(submit(running, jobs))
