@@ -159,7 +159,7 @@ def request(state: GridState, event: ScalingRequested) -> None:
         return
     names = [pool.name for pool in scaling.pools]
     if event.pool and event.pool not in names:
-        hint = suggestion(event.pool, names) or f"there are {', '.join(names)}"
+        hint = f"{suggestion(event.pool, names)}there are {', '.join(names)}"
         state.out.append(Rejected(event.token, "bad-value", f"there is no pool {event.pool[:80]!r}", "", hint))
         return
     match event.order:
@@ -189,10 +189,8 @@ def _create(state: GridState, event: ScalingRequested) -> None:
         return
     types = [shape.type for shape in pool.shapes]
     if event.machine_type and event.machine_type not in types:
-        hint = (
-            suggestion(event.machine_type, types)
-            or f"it has {', '.join(filter(None, types)) or 'one type without a name'}"
-        )
+        named = ", ".join(filter(None, types)) or "one type without a name"
+        hint = f"{suggestion(event.machine_type, types)}it has {named}"
         state.out.append(
             Rejected(event.token, "bad-value", f"pool {pool.name} has no type {event.machine_type[:80]!r}", "", hint)
         )
@@ -209,7 +207,7 @@ def _create(state: GridState, event: ScalingRequested) -> None:
 def _end(state: GridState, event: ScalingRequested) -> None:
     machine = state.scaling.machines.get(event.machine)
     if machine is None:
-        hint = suggestion(event.machine, [*state.scaling.machines]) or "see `grid scale status`"
+        hint = f"{suggestion(event.machine, [*state.scaling.machines])}see `grid scale status`"
         state.out.append(Rejected(event.token, "bad-value", f"there is no machine {event.machine[:80]!r}", "", hint))
         return
     why = event.why or f"{event.by} ordered it"

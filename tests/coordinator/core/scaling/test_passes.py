@@ -109,9 +109,9 @@ def test_a_machine_is_remembered_as_long_as_it_counts_for_the_day_whatever_the_r
     assert not stage.machines
 
 
-def test_an_unknown_pool_is_refused_with_a_suggestion() -> None:
+def test_an_unknown_pool_is_refused_with_those_that_there_are() -> None:
     out = Stage().tell(ScalingRequested(5, ScaleOrder.PAUSE, "b", "ann"))
-    assert [one.what for one in calls(out, Rejected)] == ["there is no pool 'b'"]
+    assert [(one.what, one.hint) for one in calls(out, Rejected)] == [("there is no pool 'b'", "there are a")]
 
 
 def test_an_operator_has_one_machine_created_within_the_limits_and_ended_when_it_is_empty() -> None:
@@ -123,9 +123,9 @@ def test_an_operator_has_one_machine_created_within_the_limits_and_ended_when_it
     (refused,) = calls(stage.tell(ScalingRequested(6, ScaleOrder.CREATE, "a", "ann")), Rejected)
     assert refused.why == "there are 1 of 1 machines (scaling.max_workers)"
     assert calls(stage.tell(ScalingRequested(7, ScaleOrder.CREATE, "a", "ann", machine_type="x")), Rejected)
-    assert [one.what for one in calls(stage.tell(ScalingRequested(8, ScaleOrder.END, machine="a-7-2")), Rejected)] == [
-        "there is no machine 'a-7-2'"
-    ]
+    (unknown,) = calls(stage.tell(ScalingRequested(8, ScaleOrder.END, machine="a-7-2")), Rejected)
+    assert unknown.what == "there is no machine 'a-7-2'"
+    assert unknown.hint == "did you mean a-7-1? see `grid scale status`"
     stage.tell(MachineAnswered("a-7-1", CallKind.CREATE, 1, Answer.DONE, "i-1"))
     join(stage.ledger, facts("a-7-1"), stage.now)
     stage.tell(JobsSubmitted(1, (job("j-1", Request(Resources(1000, GIB)), stage.now),)))
