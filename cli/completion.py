@@ -34,7 +34,7 @@ def complete_nodes(ctx: Any, param: Any, incomplete: str) -> list[str]:
 
 
 def _plain(words: list[str], incomplete: str) -> list[str]:
-    """Each of them once that begins so and can stand in a command line."""
+    """Return each of the words once that begins like this and can be used in a command line."""
     return [word for word in dict.fromkeys(words) if word.startswith(incomplete) and re.fullmatch(PLAIN, word)]
 
 

@@ -25,8 +25,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Invocation:
-    """The common options. `failure` is the exit code where the grid, not a job, is at fault; `user` is who we are to
-    the grid, once it has been spoken to; `done` is what the grid has done by then, told where our output is lost."""
+    """The common options. `failure` is the exit code if the grid, not a job, is at fault; `user` is the user's name in
+    the grid, known after the first connection; `done` is what the grid has done so far, reported if the output is
+    lost."""
 
     def __init__(  # no dataclass: making one takes a millisecond
         self,
@@ -81,8 +82,8 @@ class Invocation:
         return config
 
     def url(self) -> str:
-        """Where the coordinator is: --coordinator, GRID_COORDINATOR, the configuration, the grid whose member we are,
-        this machine."""
+        """The address of the coordinator: --coordinator, GRID_COORDINATOR, the configuration, the grid that the user is
+        a member of, this machine."""
         config = self.config()
         if self.coordinator:
             return self.coordinator
@@ -93,13 +94,13 @@ class Invocation:
         return usual_address()
 
     def trusts(self) -> str:
-        """Another user of this machine, whose coordinator may be used by ws://; empty: nobody (`coordinator.user`)."""
+        """Another user of this machine, whose coordinator may be used by ws://; empty: none (`coordinator.user`)."""
         config = self.config()
         return config.coordinator.user if config else ""
 
     def connect(self, patience: float = 0.0) -> "GridClient":
-        """An open connection to it; a coordinator that is away, perhaps because it restarts, is waited for so many
-        seconds. Raises GridUnavailable."""
+        """Return an open connection to the coordinator. If it is away, perhaps because it restarts, this waits for
+        `patience` seconds. Raises GridUnavailable."""
         grid = client(self.url(), trusts=self.trusts()).connect(patience, self._away)
         self.user = grid.user
         return grid
@@ -118,8 +119,8 @@ class Invocation:
             grid.close()
 
     def show(self, ref: str, what: str, listed_by: str, listed: Callable[[], Iterable[str]]) -> "Jobs":
-        """The jobs that `ref` names, where it is to name a boost or hold (`what`), of which `listed` tells the ids of
-        those that live. Raises GridError where there is none, and names the command that shows those there are."""
+        """Return the jobs that `ref` names, where it is to name a boost or hold (`what`); `listed` returns the ids of
+        the live ones. Raises GridError if there is none, and names the command that lists the existing ones."""
         from distributed_grid.coordinator.client.session import RequestRefused
         from distributed_grid.protocol.errors import GridError
         from distributed_grid.protocol.messages import ShowJobs
@@ -189,7 +190,7 @@ def print_error(text: str) -> None:
 
 
 def write_error(text: str) -> None:
-    """Write to stderr. That nobody reads it any more, or that its disk is full, is no reason to fail."""
+    """Write to stderr, ignoring that it is not read any more, or that its disk is full."""
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -225,7 +226,7 @@ def _keep(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
 
 
 def complete_files(ctx: Any, param: Any, incomplete: str) -> list[Any]:
-    """For `shell_complete`: the files and folders that begin so, as the shell finds them."""
+    """Return the files and folders that begin like this, as found by the shell. For `shell_complete`."""
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="file")]

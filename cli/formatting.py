@@ -41,7 +41,7 @@ def emit(text: str) -> None:
 
 
 def emit_json(invocation: Invocation, content: dict[str, Any], rows: str = "") -> None:
-    """One JSON value, with its schema number; with `jsonl` the items of `rows`, or the one item, one per line."""
+    """Print one JSON value, with its schema number; with `jsonl` the items of `rows`, or the one item, one per line."""
     encoder = msgspec.json.Encoder()
 
     def escaped(text: str) -> None:
@@ -117,7 +117,7 @@ def memory(count: int) -> str:
 
 
 def grant_words(grant: Grant) -> str:
-    """What a grant holds: `cores 0-1, 4G memory, GPU-8b1f…`."""
+    """Format a grant: `cores 0-1, 4G memory, GPU-8b1f…`."""
     parts = []
     virtual = "virtual " if grant.virtual else ""
     if grant.cores:
@@ -165,7 +165,7 @@ def job_label(view: JobView) -> str:
 
 
 def command(spec: JobSpec) -> str:
-    """A job's command as one would type it; a boost, whose command is made on its node, is described."""
+    """Return a job's command as it would be typed; a boost, whose command is made on its node, is described."""
     import shlex
 
     return title(spec.boost) if spec.boost is not None else shlex.join(spec.argv)
@@ -177,7 +177,7 @@ def short_name(spec: JobSpec) -> str:
 
 
 def verdict(view: JobView) -> str:
-    """How a job ended; empty for a plain exit."""
+    """Describe how a job ended; empty for a plain exit."""
     outcome = view.outcome
     if outcome is None or outcome.cause is Cause.EXITED:
         return ""
@@ -253,7 +253,7 @@ def signal_name(number: int) -> str:
 
 
 def whose_jobs(walls: str, owners: Sequence[str], trusts: str) -> str:
-    """Whose jobs a node runs, by its reported walls and trust."""
+    """Describe whose jobs a node runs, by its reported walls and trust."""
     if open_to_all(walls, trusts):
         return "everyone" + ("" if level_of(walls).meets(LEAST_SHARED) else ", whom its owner trusts (agent.trust)")
     return f"its owners only: {', '.join(owners) or 'nobody'} (agent.owners, agent.trust)"
@@ -301,7 +301,7 @@ def resources_json(amount: Resources) -> dict[str, Any]:
 
 
 def precedence_json(one: Precedence | None) -> dict[str, Any] | None:
-    """How a job stands in the order by waiting time, by field; times are seconds."""
+    """Return the fields of a job's precedence in the order by waiting time; times are seconds."""
     if one is None:
         return None
     return {

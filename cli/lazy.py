@@ -40,7 +40,7 @@ def _show_help(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 
 class Light(click.Command):
-    """A command for which click loads neither what translates its own texts nor what finds alike options."""
+    """A command for which click does not load its modules for translating texts and finding similar options."""
 
     _help: click.Option | None = None
 
@@ -53,8 +53,8 @@ class Light(click.Command):
         return self._help
 
     def make_parser(self, ctx: click.Context) -> Any:
-        """One that takes `-t` for a short option at once: click's looks for a long one first, and as there is none for
-        those that are alike."""
+        """Return a parser that tries `-t` as a short option first: click's tries a long one first, and then loads the
+        search for similar ones."""
         parser: Any = super().make_parser(ctx)
         match_long = getattr(parser, "_match_long_opt", None)
         if match_long is None:  # of another version of click, which is as good, and slower

@@ -5,7 +5,8 @@ import _signal as signal  # type: ignore[import-not-found]
 
 
 def _interrupts(before: object, now: object) -> bool:
-    """Have ^C handled so, if that is how it is handled now and this is the main thread; whether it is."""
+    """Change the handler of ^C from `before` to `now`, if `before` is in effect and this is the main thread. Returns
+    whether it was changed."""
     if signal.getsignal(signal.SIGINT) is not before:
         return False
     try:
@@ -150,9 +151,9 @@ class Grid(LazyGroup):
     """^C is left to the system while no command runs."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The whole program. A collection of garbage finds little in a short command, and takes a tenth of its time: it
-        is made seldom, and what exists at the end is left out of the last ones, on the interpreter's way out. Before a
-        command begins and after its end there is nothing to tidy up, and ^C ends the process."""
+        """Run the whole program. Garbage collection finds little in a short command, and takes a tenth of its time: it
+        runs rarely, and at the interpreter's exit the existing objects are left out. Before a command begins and after
+        its end there is nothing to clean up, and ^C ends the process."""
         self._quiet = _interrupts(signal.default_int_handler, signal.SIG_DFL)
         gc.set_threshold(COLLECT_AFTER)
         try:
@@ -162,7 +163,7 @@ class Grid(LazyGroup):
             _forget_unwritable()
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """One line; as in Option, inspect is not loaded for it."""
+        """Write the help text as one line; as in Option, inspect is not loaded for it."""
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_text(self.help or "")
@@ -242,7 +243,7 @@ def near_options(mistyped: str, ctx: click.Context | None) -> list[str]:
 
 
 def _tell(error: OSError) -> None:
-    """What no command has explained: an error of the operating system, what it is about, and what to do."""
+    """Print an error of the operating system that no command has handled: what it is about, and what to do."""
     about = f" ({error.filename})" if isinstance(error.filename, str) and error.filename else ""
     print_error(printable(f"error: {error.strerror or type(error).__name__}{about}"))
     if isinstance(error, FileNotFoundError) and not about:
@@ -252,7 +253,7 @@ def _tell(error: OSError) -> None:
 
 
 def _tell_done(invocation: Invocation) -> None:
-    """Print what the grid has already done, such as the id of a job: without it a user would request it again."""
+    """Print what was done in spite of an error, such as the id of a job, so that the request is not repeated."""
     if invocation.done:
         print_error(f"grid: already done: {printable(invocation.done)}")
 
@@ -274,9 +275,9 @@ def _trace() -> None:
 
 
 def _open_standard_files() -> None:
-    """Where we were started with one of 0, 1 and 2 closed (`grid jobs >&-`), let it lead nowhere: otherwise the next
-    file or socket that is opened would be it, and get what was meant for a person. What stdout cannot encode is escaped
-    as on stderr: a job's name may be in any script."""
+    """Open /dev/null in place of a closed one of 0, 1 and 2 (`grid jobs >&-`): otherwise the next opened file or socket
+    would get that number, and the output for people. Characters that stdout cannot encode are escaped as on stderr: a
+    job's name may be in any script."""
     import os
 
     for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -296,8 +297,8 @@ def _forget_stdout() -> None:
 
 
 def _forget_unwritable() -> None:
-    """What is still buffered for a full disk was told of: failing again at exit, it would be told once more in Python's
-    own words, and the exit code would be Python's."""
+    """Drop the buffered output for a full disk, which was reported: at exit it would fail again, with Python's own
+    message and exit code."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -61,7 +61,7 @@ LENT = {"cores": "max_share_cpu", "memory": "max_share_memory_gb", "gpus": "max_
 
 
 def lending(options: dict[str, Any]) -> Lending:
-    """What these options set. Raises BadValue."""
+    """Return the settings of these options. Raises BadValue."""
     if (cores := options["cores"]) is not None and math.isnan(cores):
         raise BadValue("--cores nan is no number of cores", hint="give a number, such as 4 or 0.5")
     given = {LENT[name]: options[name] for name in ("cores", "gpus", "share")}
@@ -72,7 +72,7 @@ def lending(options: dict[str, Any]) -> Lending:
 
 
 def limits_words(limits: JobLimits) -> str:
-    """The limits for people; empty where there are none."""
+    """Describe the limits for people; empty if there are none."""
     said = []
     if limits.warn_signal:
         name = next(name for name, number in SIGNALS.items() if number == limits.warn_signal)

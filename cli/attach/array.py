@@ -85,7 +85,7 @@ class AttachedArray(AttachedMembers):
         return indexes(self._array.parts) if self._array is not None else range(self._count)
 
     def _member_output(self, index: int) -> MemberOutput:
-        """What reads a member."""
+        """Return the reader of a member's output."""
         return MemberOutput(index, self.sinks, self._until_now, self._reader)
 
     def _read_more(self) -> None:
@@ -110,7 +110,7 @@ class AttachedArray(AttachedMembers):
         return not self._member_outputs and not any(sink.size for sink in self.sinks.values())
 
     def _done_with(self, names: Iterable[str]) -> None:
-        """All of these is read, or not wanted."""
+        """Drop members whose output is read, or not wanted."""
         for name in names:
             mate = self._member_outputs.pop(name)
             self._incomplete = self._tell_missing(mate.output, name) or self._incomplete
@@ -230,7 +230,7 @@ class Collected(MemberOutput):
             del text[:more]
 
     def json(self) -> dict[str, Any]:
-        """Its output, in the words of JobResult."""
+        """Its output, in the form of JobResult."""
         for text in self._texts.values():
             self._trim(text)
         stream = self.output.incomplete()

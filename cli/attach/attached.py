@@ -48,11 +48,11 @@ class Leave(Exception):
 
 
 class Attached:
-    """`submission` is a job to begin, `job` one that is there. `owner`: we began it, so it ends if we are ended (see
-    `keep`). `until_now`: print what there is, and do not wait for more. `streams`: which ones to print;
-    `verdicts`: the job's end is told, and is our exit code. `stdin`: our standard input is the job's. `reads_along`:
-    what we have not read is kept for us, and the job waits for us as at a pipe. `attempt`: of which attempt the output
-    is, as for JobOutput."""
+    """A job whose output is printed here. `submission` is a job to begin, `job` an existing one. `owner`: this command
+    began it, so it ends if the command is ended (see `keep`). `until_now`: print the present output, and do not wait
+    for more. `streams`: which ones to print; `verdicts`: print the job's end, and exit with its code. `stdin`: this
+    command's standard input is the job's. `reads_along`: unread output is kept for this command, and the job waits for
+    it as at a pipe. `attempt`: the attempt whose output is printed, as for JobOutput."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Attached:
                 self.grid.ask(*output.leave(self.grid.number), repeatable=False)
 
     def _outputs(self) -> Sequence[JobOutput]:
-        """All that is read."""
+        """Return all outputs that are read."""
         return (self.output,)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class Attached:
         return min(1.0, self.grid.timeout(), *(pause for pause in pauses if pause is not None))
 
     def _over(self) -> bool:
-        """Everything is written that ever will be, and the job has ended (or is not waited for)."""
+        """Whether all output is written, and the job has ended (or is not waited for)."""
         if any(sink.size for sink in self.sinks.values()) or self.view is None:
             return False
         return self.output.done and (self.view.state is State.ENDED or self._until_now)
@@ -258,7 +258,7 @@ class Attached:
             self.grid.ask(*self._input.messages(self.grid.number, time.monotonic()))
 
     def _leave(self) -> None:
-        """Say that we leave a job that is to go on, and what becomes of its input."""
+        """Print that this command leaves a job that goes on, and what happens to its input."""
         said = self._input.leave() if self._input is not None else ""
         self._send_input()
         self.invocation.say(f"leaving; the job goes on: grid attach {self.job}" + (f"; {said}" if said else ""))
@@ -266,14 +266,14 @@ class Attached:
     # --- output -------------------------------------------------------------------------------------------------------
 
     def _ask_for_output(self) -> None:
-        """Ask for the next pieces, unless what came before is still to be written."""
+        """Request the next pieces, unless earlier ones are still to be written."""
         ready = {name for name, sink in self.sinks.items() if sink.size < PART_BYTES}
         now, size = time.monotonic(), self._part()
         for output in self._outputs():
             self.grid.ask(*output.questions(self.grid.number, now, ready.__contains__, size))
 
     def _part(self) -> int:
-        """How many bytes are asked for at once."""
+        """Return the number of bytes to request at once."""
         return PART_BYTES
 
     def _output(self, number: int, answer: Output) -> None:
@@ -285,7 +285,7 @@ class Attached:
             self.sinks[piece.stream].put(piece.data)
 
     def _tell_gaps(self, pieces: list[Piece], job: str = "") -> None:
-        """Say what is missing before these, also with --quiet."""
+        """Print what is missing before these pieces, also with --quiet."""
         for piece in pieces:
             if piece.gap:
                 self._clear()
@@ -304,7 +304,8 @@ class Attached:
         self._line.clear()
 
     def _reader_left(self) -> None:
-        """Nobody reads our output any more. A command here would end by SIGPIPE; so does the job, if it is ours."""
+        """Handle that this command's output is not read any more. A local command would end by SIGPIPE; so does the
+        job, if this command began it."""
         for name, stream in self.output.streams.items():
             if self.sinks[name].closed and not stream.done:
                 self.output.drop(name)
@@ -312,13 +313,13 @@ class Attached:
                     self._give_up(CLOSED_PIPE, "nobody reads its output any more")
 
     def _write_failed(self, name: str, why: str) -> None:
-        """Bytes of the output are lost here, as on a full disk: the job ends, if it is ours, since no exit code of its
-        own may stand for an incomplete output."""
+        """Handle that bytes of the output are lost here, as on a full disk: the job ends, if this command began it,
+        since no exit code of its own may stand for an incomplete output."""
         print_error(f"error: the {name} of {self.job} cannot be written: {why}")
         self._give_up(self.grid_failed, f"its {name} cannot be written where it is read: {why}")
 
     def _give_up(self, code: int, reason: str) -> None:
-        """Exit with this code, once the job has ended for this reason; at once, if it is not ours."""
+        """Exit with this code, once the job has ended for this reason; at once, if this command did not begin it."""
         self._code = code
         if not self._owner:
             raise Leave(code)
@@ -372,7 +373,7 @@ class Attached:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def _verdict(self) -> int:
-        """What is to be said at the end, and the exit code."""
+        """Print the end of the job, and return the exit code."""
         incomplete = self._tell_missing(self.output, self.job)
         if self._code is not None:
             return self._code

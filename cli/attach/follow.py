@@ -118,7 +118,7 @@ def logs(
 
 
 def _attached(invocation: Invocation, grid: "GridClient", job: str, group: GroupView | None, **how: Any) -> "Attached":
-    """What stays with a job or a group."""
+    """Return the follower of a job or a group."""
     if group is None:
         from distributed_grid.cli.attach.attached import Attached
 
@@ -133,7 +133,7 @@ def _attached(invocation: Invocation, grid: "GridClient", job: str, group: Group
 
 
 def _resolve(grid: "GridClient", ref: str, member: int | None) -> tuple[str, GroupView | None]:
-    """The job that is meant, or the group. Raises BadValue for a member that is none."""
+    """Return the job that is meant, or the group. Raises BadValue for a member that does not exist."""
     from distributed_grid.cli.attach.gang import group_of
 
     group = group_of(grid, ref)

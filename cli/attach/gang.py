@@ -41,7 +41,7 @@ class Prefixed(Sink):
             self.finish()
 
     def finish(self) -> None:
-        """There is no more of it: what waits is a line."""
+        """Write the rest as a line: there is no more output."""
         if self._rest:
             self.to.put(self._prefix + self._rest + b"\n")
             self._rest = b""
@@ -71,8 +71,8 @@ class MemberOutput:
 
 
 class AttachedMembers(Attached, ABC):
-    """Many jobs that were submitted as one. Those in `_member_outputs`, by id, are read, and printed behind their
-    index or rank. ^C ends all of it."""
+    """Jobs that were submitted as one. Those in `_member_outputs`, by id, are read, and printed behind their index or
+    rank. ^C ends all of them."""
 
     word = ""
     """What it is called before its id is known."""
@@ -91,7 +91,7 @@ class AttachedMembers(Attached, ABC):
 
     @abstractmethod
     def _watch(self) -> None:
-        """It is known by its id: begin to read."""
+        """Begin to read a group that is known by its id."""
 
     def _submitted(self, answer: Submitted) -> None:
         self._group = answer.jobs[0]

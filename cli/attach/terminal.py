@@ -80,8 +80,8 @@ PIECE = 4096
 
 
 class Sink:
-    """One of our output streams, with what is still to be written to it. `closed`: nothing is written to it any more,
-    because nobody reads it, or by `failure` (why; empty: none)."""
+    """One output stream of this command, with what is still to be written to it. `closed`: nothing is written to it any
+    more, since it is not read, or because of `failure` (why; empty: none)."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd

@@ -26,7 +26,7 @@ class Count:
         """Why one of those that wait does."""
 
     def add(self, view: JobView | GroupView) -> None:
-        """These as well."""
+        """Add these views."""
         if view.reason is not None and not self.why:
             self.why = f"{view.reason.code} – {view.reason.text}" if view.reason.text else view.reason.code
         if isinstance(view, GroupView):
@@ -56,7 +56,7 @@ class Progress:
         self._shown = ""
 
     def show(self, count: Count, over: bool = False) -> None:
-        """This is how it stands."""
+        """Print the present state."""
         now = time.monotonic()
         if self._at_first is None:
             self._at_first = count.done
@@ -109,7 +109,8 @@ MEMBERS_TOLD = 1000
 
 
 class Waiting:
-    """What these references mean, as it stands; `wait` returns when all of it has ended. `until`: at the latest."""
+    """The jobs and groups of these references, and their present state; `wait` returns when all have ended. `until`:
+    the latest time."""
 
     def __init__(self, invocation: Invocation, refs: tuple[str, ...], until: float | None, progress: bool) -> None:
         self.jobs: dict[str, JobView] = {}

@@ -35,7 +35,7 @@ from distributed_grid.protocol.text import counted, format_duration, parse_durat
 
 
 def held(node: RayNode) -> str:
-    """What it has: `2 CPU, 1 GPU, 4G memory`."""
+    """Format what a node has: `2 CPU, 1 GPU, 4G memory`."""
     return amounts(node.total) or "nothing"
 
 
@@ -142,7 +142,7 @@ def request(
 
 
 def _ask_and_wait(invocation: Invocation, asked: RequestBoost) -> JobView:
-    """Its view once it runs or has ended, with a line for each state before."""
+    """Return the view of a boost once it runs or has ended, printing a line for each state before."""
     from distributed_grid.cli.boosts.borrowing import Borrowing
     from distributed_grid.coordinator.client.session import RequestRefused
 
@@ -231,7 +231,7 @@ def _sums(active: list[BoostView]) -> dict[ResourceType, int]:
 
 
 def _number(kind: ResourceType, amount: int) -> float:
-    """For programs: cores and GPUs, or bytes."""
+    """Return an amount for programs: cores and GPUs, or bytes."""
     return amount if kind is ResourceType.MEMORY else amount / MILLI
 
 
@@ -258,19 +258,19 @@ def _in_ray(one: BoostView, known: bool) -> str:
 
 
 def _wrong(one: BoostView) -> str:
-    """What to do about a boost that Ray does not show as it was lent; empty: it does."""
+    """Return what to do about a boost that Ray does not show as it was lent; empty: it does."""
     if not one.differs:
         return ""
     return f"{difference(one)} → grid job events {one.job.id}".rstrip()
 
 
 def difference(one: BoostView) -> str:
-    """That Ray does not show a boost as it was lent, and how."""
+    """Describe that Ray does not show a boost as it was lent, and how."""
     return f"{one.job.id or f'a boost of {one.job.user}'} is not in Ray as it was lent: {one.differs}"
 
 
 def orphan_words(node: RayNode) -> str:
-    """What to do about a raylet in Ray that has the label of a boost which is none of this grid."""
+    """Return what to do about a raylet in Ray that has the label of a boost which does not belong to this grid."""
     host, name = node.source or node.host or node.ip, node.boost or "(not yours)"
     what = f"Ray has {held(node)} of {host} as boost {name}: {node.orphan}"
     return f"{what} → if it stays, end `ray start … --node-name={node.name}` there"

@@ -107,7 +107,7 @@ def _home(directory: str | None) -> Path:
 
 @contextmanager
 def _locked(home: Path) -> Iterator[None]:
-    """One `grid dev` at a time works on a directory."""
+    """Hold the lock of a directory: one `grid dev` at a time works on it."""
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_ours(home)
@@ -137,7 +137,7 @@ def _check_ours(home: Path) -> None:
 
 
 def _plan(home: Path, wanted: dict[str, int | None]) -> Plan:
-    """What is to run: the plan of what is alive, else what is asked for, else what ran here before."""
+    """Return the plan to run: that of the live services, else the requested one, else the one that ran here before."""
     given = {name: value for name, value in wanted.items() if value is not None}
     before = Plan.read(home)
     if before is not None and _living(home):
@@ -158,7 +158,7 @@ def _plan(home: Path, wanted: dict[str, int | None]) -> Plan:
 
 
 def _living(home: Path) -> set[processes.Process]:
-    """All services that run, or are about to: another `grid dev up` may have been interrupted."""
+    """Return all services that run, or are about to: another `grid dev up` may have been interrupted."""
     recorded = {one for name in PID_FILES for one in _recorded(home, name)}
     return recorded | set(processes.services(home).values())
 
@@ -208,7 +208,7 @@ def _await(told: Path, child: processes.Process, log: Path, begin: int, what: st
 
 
 def _not_started(what: str, log: Path, begin: int) -> GridError:
-    """What a service said before it ended: its own error, or the end of its log."""
+    """Return the error of a service that ended at its start: its own, or the end of its log."""
     lines = log.read_bytes()[begin:].decode(errors="replace").splitlines()
     found = [number for number, line in enumerate(lines) if line.startswith("error: ")]
     if found:
@@ -273,7 +273,7 @@ def _await_offers(invocation: Invocation, plan: Plan, url: str, watched: dict[st
 
 
 def _offers(grid: "GridClient", with_gpus: set[str]) -> dict[str, str]:
-    """For each node the problem with it: none, that it is not up, or why it offers no CPU or no GPU."""
+    """Return for each node the problem with it: none, that it is not up, or why it offers no CPU or no GPU."""
 
     answer: Shared = grid.shared()
     found = {}
@@ -340,7 +340,7 @@ def _end(home: Path) -> int:
 
 
 def _end_jobs(home: Path) -> None:
-    """Let the jobs end as jobs do, SIGTERM first, so that their records say so; not longer than a moment."""
+    """End the jobs as usual, SIGTERM first, so that their records say so; this waits for a moment at most."""
 
     try:
         grid = client(f"{SCHEME}{home / 'coordinator' / SOCKET}", connect_seconds=1.0).connect()

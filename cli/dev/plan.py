@@ -39,7 +39,7 @@ class AgentPlan:
     stand_ins: list[str] = field(default_factory=list)
 
     def flags(self) -> list[str]:
-        """For `grid agent run`."""
+        """Return the options of `grid agent run`."""
         flags = ["--cores", ",".join(map(str, self.cores)), "--memory", str(self.memory)]
         if self.virtual:
             flags.append("--virtual")
@@ -69,7 +69,7 @@ class AgentPlan:
             path.write_text(json.dumps([{"uuid": uuid, "memory": GPU_MEMORY} for uuid in self.stand_ins], indent=2))
 
     def describe(self) -> str:
-        """For people."""
+        """Describe it for people."""
         cores = f"{'virtual ' if self.virtual else ''}core{'s' if len(self.cores) > 1 else ''} "
         cores += ",".join(map(str, self.cores)) if len(self.cores) <= 8 else f"{self.cores[0]}-{self.cores[-1]}"
         gpus = f", {len(self.gpus)} GPU" if self.gpus else ""
@@ -94,7 +94,7 @@ class Plan:
 
     @property
     def names(self) -> list[str]:
-        """Its nodes."""
+        """The names of its nodes."""
         return [agent.name for agent in self.agents]
 
     @property
@@ -104,7 +104,7 @@ class Plan:
 
     @property
     def thresholds(self) -> str:
-        """For people."""
+        """Describe its thresholds for people."""
         others = "memory_percent_max 95, memory_min_gb 0.1, offer_after 0, offers at once"
         return f"cpu_percent_max {self.cpu_percent_max}, {others}"
 
@@ -123,7 +123,7 @@ class Plan:
 
     @classmethod
     def read(cls, home: Path) -> "Plan | None":
-        """The plan saved in a directory; None if there is none, or it cannot be read."""
+        """Return the plan saved in a directory; None if there is none, or it cannot be read."""
         try:
             content = json.loads((home / "dev.json").read_text())
             return cls(home, [AgentPlan(**one) for one in content["agents"]], content["asked"], content["port"])

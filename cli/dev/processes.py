@@ -117,7 +117,7 @@ def _ours() -> Iterator[tuple[Process, list[bytes]]]:
 
 
 def start(argv: Sequence[str], environment: Mapping[str, str], directory: Path, log: Path) -> Process:
-    """Start a program in a session of its own, which outlives us."""
+    """Start a program in a session of its own, so that it outlives this process."""
     with log.open("ab") as out:
         child = subprocess.Popen(
             argv,
@@ -163,7 +163,7 @@ def jobs_under(directory: Path) -> Iterator[Process]:
 
 
 def _below(pid: int) -> Iterator[Process]:
-    """All descendants that are alive, the deepest first."""
+    """Yield all live descendants, the deepest first."""
     for child in _children(pid):
         yield from _below(child)
         began = _start_of(child)
@@ -180,13 +180,13 @@ def _children(pid: int) -> list[int]:
 
 
 def _start_of(pid: int) -> int | None:
-    """Start time of a process; None if there is none, or only a zombie."""
+    """Return the start time of a process; None if there is none, or only a zombie."""
     state, start = _stat(pid)
     return None if state in ("Z", "X") else start
 
 
 def _stat(pid: int) -> tuple[str, int | None]:
-    """State and start time of a process; empty and None if there is none."""
+    """Return state and start time of a process; empty and None if there is none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:

@@ -78,8 +78,9 @@ def create(
 
 
 def join_address(invocation: Invocation) -> str:
-    """HOST:PORT where those who join reach the coordinator: as we reach it by TLS; where we use its Unix socket, as it
-    says itself. Empty: it has no such address. Raises GridUnavailable."""
+    """Return HOST:PORT where new members reach the coordinator: the address of this connection if it uses TLS, else,
+    with its Unix socket, the one that the coordinator reports. Empty: it has no such address. Raises
+    GridUnavailable."""
     url = invocation.url()
     if url.startswith("unix:"):
         connected = invocation.connect()
@@ -147,7 +148,7 @@ def _what(one: MemberView) -> str:
 
 
 def _pinned(made: TokenMade) -> str:
-    """A token as an invitation has it: who gets a bearer token is to know the authority, too."""
+    """Return a token in the form of an invitation: a bearer token gets the pin of the authority, too."""
     if not made.pin:
         return made.token
     kind, _, rest = made.token.partition(".")

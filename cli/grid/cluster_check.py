@@ -35,7 +35,7 @@ MOST_JOBS = 100_000
 
 
 class Report:
-    """What was found: for people line by line as it is, for programs at the end."""
+    """The findings: printed line by line for people as they come, at the end for programs."""
 
     def __init__(self, invocation: Invocation) -> None:
         self._invocation = invocation
@@ -43,7 +43,7 @@ class Report:
 
     @property
     def failed(self) -> int:
-        """How many checks failed."""
+        """The number of failed checks."""
         return sum(one["result"] == "fail" for one in self.found)
 
     def ok(self, what: str, text: str) -> None:
@@ -65,7 +65,7 @@ class Report:
             formatting.emit(printable(f"{word:<5} {what}: {text}{f' → {remedy}' if remedy else ''}") + "\n")
 
     def close(self) -> None:
-        """Say what all of it came to."""
+        """Print the summary."""
         made = sum(one["result"] != "skip" for one in self.found)
         match self._invocation.output:
             case "json" | "jsonl":
@@ -103,7 +103,7 @@ def check(runs: bool) -> None:
 
 @contextmanager
 def _quiet_ray() -> Iterator[None]:
-    """What the process that asks Ray prints of itself is not for who reads the report."""
+    """Suppress the output of the process that queries Ray."""
     kept = os.dup(2)
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)
@@ -124,7 +124,7 @@ def _installed(report: Report) -> bool:
 
 
 def _grid(report: Report, invocation: Invocation) -> tuple[Status | None, Boosts | None, set[str]]:
-    """What the coordinator says: the nodes, what was lent, and which jobs live."""
+    """Return the coordinator's view: the nodes, what was lent, and which jobs live."""
     try:
         grid: Status = invocation.ask(lambda n: GetStatus(id=n))
         lent: Boosts = invocation.ask(lambda n: ListBoosts(n))
@@ -138,8 +138,8 @@ def _grid(report: Report, invocation: Invocation) -> tuple[Status | None, Boosts
 
 
 def _cluster(report: Report, invocation: Invocation, lent: Boosts | None) -> tuple[str, RayAuth, str] | None:
-    """Where Ray is by our configuration, and how its processes know each other. Without one here it is where the
-    coordinator says."""
+    """Return where Ray is according to the configuration, else according to the coordinator, and how its processes
+    authenticate to each other."""
     remedy = "set ray.address to HOST:PORT of its head, or RAY_ADDRESS"
     try:
         config = invocation.whole_config()
@@ -225,7 +225,7 @@ async def _ports(report: Report, nodes: list[dict[str, Any]]) -> None:
 
 
 def _boosts(report: Report, address: str, lent: Boosts, nodes: list[RayNode]) -> None:
-    """Whether Ray shows each boost with what was lent, and none that nobody lent."""
+    """Check that Ray shows each boost with what was lent, and no others."""
     from distributed_grid.coordinator.ray.compare import compared, marked
 
     running = frozenset(one.job.id for one in lent.boosts if one.job.state is State.RUNNING)

@@ -280,7 +280,7 @@ def _receipt_json(one: Receipt) -> dict[str, Any]:
 
 
 def victim_json(victim: Victim) -> dict[str, Any]:
-    """One that gives way, for programs."""
+    """Return a victim for programs."""
     return {
         "job": victim.job,
         "allocation": victim.allocation,
@@ -296,7 +296,7 @@ def victim_json(victim: Victim) -> dict[str, Any]:
 
 
 def place_json(place: Place) -> dict[str, Any]:
-    """What is kept on one node, for programs."""
+    """Return what is kept on one node for programs."""
     return {"node": place.node, "grant": formatting.grant_json(place.grant)}
 
 

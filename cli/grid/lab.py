@@ -140,7 +140,7 @@ def read_trace(path: Path, unit: int) -> Trace:
 
 
 def _content(path: Path) -> bytes | None:
-    """All of a file or pipe; None: it is a file of an event log. Raises OSError, BadValue."""
+    """Return the contents of a file or pipe; None: it is a file of an event log. Raises OSError, BadValue."""
     # Opened without waiting for a writer: a pipe that has none reads as empty.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:

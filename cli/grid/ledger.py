@@ -80,7 +80,7 @@ def _owed(one: UserBalance) -> str:
 
 
 def _net(answer: Loans, pair: UserLoans) -> float:
-    """What the borrower owes the lender, after what they lent in turn."""
+    """Return what the borrower owes the lender, less what they have lent in turn."""
     back = [one.past for one in answer.pairs if (one.lender, one.borrower) == (pair.borrower, pair.lender)]
     return pair.past - sum(back)
 

@@ -110,12 +110,12 @@ def _order(make: Any) -> None:
 
 
 def names(answer: Status) -> str:
-    """One a line."""
+    """Return the names, one a line."""
     return formatting.lines(node.facts.name for node in answer.nodes)
 
 
 def show_nodes(invocation: Invocation, answer: Status) -> None:
-    """The table of them, or what to do where there are none."""
+    """Print the table of nodes, or what to do if there are none."""
     formatting.emit(formatting.table(invocation, NODE_HEADER, [_node_row(node) for node in answer.nodes]))
     if not answer.nodes:
         invocation.say("no node is known yet · start one with: grid agent run")
@@ -174,8 +174,8 @@ def _walls(facts: NodeFacts) -> str:
 
 
 def _state(node: NodeView) -> str:
-    """As the link is, and what was ordered: `up`, `draining` (jobs are there still), `drained`, `set aside`, or as
-    `lost, drained`."""
+    """Describe the state of the link and the orders: `up`, `draining` (there are still jobs), `drained`, `set aside`,
+    or combined as `lost, drained`."""
     if node.orders.open:
         return node.link
     ordered = "set aside" if node.orders.drain is None else "draining" if node.jobs else "drained"
@@ -183,7 +183,7 @@ def _state(node: NodeView) -> str:
 
 
 def orders_words(node: NodeView) -> str:
-    """Who drained a node, when, why and until when, or why it is set aside; empty: nothing of that."""
+    """Describe who drained a node, when, why and until when, or why it is set aside; empty: neither."""
     if (drain := node.orders.drain) is None:
         aside = node.orders.aside
         if aside is None or not aside.until:

@@ -181,7 +181,7 @@ class _Work:
         self._limit = asyncio.Semaphore(AT_ONCE)
 
     def _say(self, what: object) -> Callable[[str], None]:
-        """What prints lines of progress about this host or node."""
+        """Return a function that prints lines of progress about this host or node."""
         return lambda text: self._invocation.say(f"{what}: {text}")
 
     async def add_all(
@@ -218,8 +218,9 @@ def _payload(made: Path, wheels: Path | None) -> Payload:
 
 
 def _address(invocation: Invocation, reached_at: str) -> str:
-    """HOST:PORT where nodes reach the coordinator: as given, or as we reach it by TLS; where we use its Unix socket,
-    as it says itself. Raises GridError where there is none: then nobody can join."""
+    """Return HOST:PORT where nodes reach the coordinator: as given, or the address of this connection if it uses TLS;
+    with its Unix socket, the one that the coordinator reports. Raises GridError if there is none, so that no node can
+    join."""
     if reached_at:
         try:
             parts = urlsplit(f"wss://{reached_at}")

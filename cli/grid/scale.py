@@ -161,7 +161,7 @@ def _machine_json(one: Machine, answer: ScalingStatus) -> dict[str, Any]:
 
 
 def _cost(one: Machine, answer: ScalingStatus) -> float | None:
-    """What a machine has cost, with the hours that have begun where its pool is billed by them."""
+    """Return what a machine has cost; hours that have begun count in full where its pool is billed by them."""
     if one.price is None or not one.born:
         return None
     if one.refused:

@@ -30,7 +30,7 @@ SAID_EVERY = 10.0
 
 
 class Simulate(Sectioned):
-    """With its options for seeds, and those for traces."""
+    """The command, with its options for seeds, and those for traces."""
 
     sections = (
         ("Seeds", ("seed", "seeds", "jobs", "nodes", "events", "without")),
@@ -119,7 +119,7 @@ def run_some(seeds: range, nodes: int, events: int, without: tuple[str, ...]) ->
 
 
 class Found:
-    """What came of all runs so far."""
+    """The results of all runs so far."""
 
     def __init__(self) -> None:
         self.seeds = 0
@@ -133,7 +133,7 @@ class Found:
         self._said = 0.0
 
     def add(self, run: Run) -> None:
-        """One more."""
+        """Add the result of a run."""
         self.fewest = min(self.fewest or run.events, run.events)
         self.seeds += 1
         self.events += run.events
@@ -145,7 +145,7 @@ class Found:
             self.violated.append(run)
 
     def say(self, invocation: Invocation, seeds: int, seconds: float) -> None:
-        """How far it is, now and then."""
+        """Print the progress from time to time."""
         if seconds - self._said >= SAID_EVERY:
             self._said = seconds
             speed = self.seeds / seconds

@@ -54,7 +54,7 @@ def _sums(nodes: tuple[NodeView, ...]) -> dict[str, Resources]:
 
 
 def _links(nodes: tuple[NodeView, ...]) -> tuple[int, int, int]:
-    """How many nodes have an agent, of how many of those it is connected, and how many have none."""
+    """Return the number of nodes with an agent, of those whose agent is connected, and of nodes without agent."""
     agents = [node for node in nodes if node.facts.declared is None]
     return len(agents), sum(node.state is NodeState.UP for node in agents), len(nodes) - len(agents)
 
@@ -93,7 +93,7 @@ def _screen(invocation: Invocation, answer: Status, url: str) -> str:
 
 
 def performance_words(answer: Status) -> str:
-    """How well the grid serves its users; empty: nothing has ended yet."""
+    """Describe how well the grid serves its users; empty: no job has ended yet."""
     found = performance(answer)
     time = found.execution_time
     said = [f"jobs ran {format_duration(time[0])} (median), {format_duration(time[1])} (95 %)"] if time else []
@@ -105,7 +105,7 @@ def performance_words(answer: Status) -> str:
 
 
 def _attention(answer: Status) -> list[str]:
-    """What somebody should look at."""
+    """Return what needs attention."""
     lines = []
     if not answer.nodes:
         lines.append("no node is known yet → grid agent run, on each machine that lends")
@@ -215,7 +215,7 @@ def _show(invocation: Invocation, grid: Status, ray: Boosts) -> None:
 
 
 def _in_order(ray: Boosts) -> list[RayNode]:
-    """What is lent behind what was there, each by name."""
+    """Return the nodes of Ray, lent ones behind the others, each by name."""
     return sorted(ray.nodes, key=lambda node: (_is_borrowed(node), by_number(node.name or node.host), node.id))
 
 
@@ -252,7 +252,7 @@ def _is_local(address: str) -> bool:
 
 
 def _uses(nodes: Iterable[RayNode]) -> tuple[str, ...]:
-    """How much of what they have is in use, of each kind; `-` where they have none."""
+    """Return the used part of each kind on these nodes; `-` if they have none."""
     total, free = _sum(node.total for node in nodes), _sum(node.available for node in nodes)
     return tuple(_use(kind, total[kind] - free[kind], total[kind]) for kind in COUNTED)
 

@@ -252,7 +252,7 @@ def _summary_screen(found: Summary) -> str:
 
 
 def _durations(status: Status) -> str:
-    """For how long jobs waited and ran since the coordinator started."""
+    """Describe how long jobs waited and ran since the coordinator started."""
     if status.waits is None or status.runs is None:
         return ""
 
@@ -264,7 +264,7 @@ def _durations(status: Status) -> str:
 
 
 def _performance(status: Status) -> str:
-    """How well the grid serves its users."""
+    """Describe how well the grid serves its users."""
     found = performance(status)
     said = [f"{found.efficiency:.0%} of the core-seconds held were used"] if found.efficiency is not None else []
     said += [f"{found.success:.0%} of requests were placed"] if found.success is not None else []

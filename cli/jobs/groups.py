@@ -48,7 +48,7 @@ def indexes_words(view: GroupView) -> str:
 
 
 def progress_words(view: GroupView) -> str:
-    """How far it is: `3 waiting, 8 running, 89 ended (1 failed)`."""
+    """Describe the progress of a group: `3 waiting, 8 running, 89 ended (1 failed)`."""
     parts = [f"{count} {state}" for state, count in view.states.items()]
     ends = [f"{count} {what}" for count, what in ((view.failed, "failed"), (view.cancelled, "cancelled")) if count]
     return ", ".join(parts) + (f" ({', '.join(ends)})" if ends else "")
@@ -103,7 +103,7 @@ def tell_ends(invocation: Invocation, waiting: "Waiting") -> int:
 
 
 def before_rows(view: GroupView | JobView) -> list[tuple[str, Any]]:
-    """What comes before it, for `grid job show`."""
+    """Return the dependencies of a group, for `grid job show`."""
     return [
         ("waits for", ", ".join(f"{one.on} ({one.kind})" for one in view.after)),
         ("begins", formatting.clock(view.begin) if view.begin and not view.ended else ""),
@@ -111,7 +111,7 @@ def before_rows(view: GroupView | JobView) -> list[tuple[str, Any]]:
 
 
 def before_json(view: GroupView | JobView) -> dict[str, Any]:
-    """What comes before it, for programs."""
+    """Return the dependencies of a group, for programs."""
     return {
         "waits_for": [{"on": one.on, "kind": str(one.kind)} for one in view.after],
         "begin": formatting.iso(view.begin),
@@ -119,7 +119,7 @@ def before_json(view: GroupView | JobView) -> dict[str, Any]:
 
 
 def group_lines(view: GroupView) -> list[tuple[str, Any]]:
-    """All that is known of a group, for `grid job show`."""
+    """Return the description of a group, for `grid job show`."""
     array = view.array
     return [
         (str(view.kind), group_label(view)),

@@ -91,7 +91,7 @@ _BY = {
 
 
 def _precedence(one: Precedence) -> str:
-    """How it stands in the order by waiting time (docs/shares.md)."""
+    """Describe the precedence of a job in the order by waiting time (docs/shares.md)."""
     counted = f"waited {format_duration(round(one.waited))}, {one.waited / one.limit:.2f} times"
     limit = f"{format_duration(round(one.limit))} ({_BY[one.by]})"
     due = f"overdue in {format_duration(round(one.overdue_in))}" if one.overdue_in else "overdue: it comes first"
@@ -114,7 +114,7 @@ def _row(verdict: NodeVerdict, names: list[str], chosen: str) -> list[str]:
 
 
 def _holders(invocation: Invocation, why: Why) -> str:
-    """Who holds what it needs, and until when at the latest."""
+    """Describe who holds what a job needs, and until when at the latest."""
     rows = [
         (one.node, one.name or one.job, one.user, formatting.grant_words(one.grant), _until(one))
         for one in why.holders[:SHOWN]
@@ -123,7 +123,7 @@ def _holders(invocation: Invocation, why: Why) -> str:
 
 
 def _victims(invocation: Invocation, would: Preemption) -> str:
-    """Who would give way to it, and what they would lose."""
+    """Describe which jobs would give way, and what they would lose."""
     header = ("GIVES WAY", "USER", "PRIORITY", "NODE", "HOLDS", "LOSES")
     rows = []
     for one in would.victims:

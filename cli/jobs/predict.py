@@ -123,7 +123,7 @@ def need_json(one: Need) -> dict[str, Any]:
 
 
 def _predicted(invocation: Invocation, submission: Submission, unshipped: bool, within: float = 0.0) -> Needs:
-    """What is known of a submission's needs; nothing, with the reason, where the grid does not say."""
+    """Return the known needs of a submission; with a reason in place of them if the grid does not report any."""
     from distributed_grid.coordinator.client.session import RequestRefused
 
     spec, array = submission.spec, submission.array is not None

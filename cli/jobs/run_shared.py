@@ -40,7 +40,7 @@ NOT_PLACED = 75
 
 
 class RunShared(Sectioned):
-    """Its options, in the order in which they are looked for."""
+    """The command with its options, in the order in which they are matched."""
 
     sections = (
         ("What it needs", "kind amount cpus mem gpus auto features revocable keep_all".split()),
@@ -179,7 +179,7 @@ def _with_prediction(invocation: Invocation, submission: Submission, options: di
 
 
 def submission_of(command: tuple[str, ...], options: dict[str, Any]) -> Submission:
-    """What the options ask for. Raises BadValue."""
+    """Return the submission of these options. Raises BadValue."""
     workdir, gang, grace = options["workdir"] or "", parse_gang(options["gang"]), options["grace"]
     if workdir and not workdir.startswith("/"):
         why, hint = "it names a directory of the node", "write it from / on; without it, the files here are shipped"
@@ -218,7 +218,7 @@ def _features(words: tuple[str, ...]) -> dict[str, float]:
 
 
 def resources_of(options: dict[str, Any]) -> Resources:
-    """What --type with --amount, --cpus, --mem and --gpus ask for. Raises BadValue."""
+    """Return the resources of --type with --amount, --cpus, --mem and --gpus. Raises BadValue."""
     kind, amount = options["kind"], options["amount"]
     wanted = Resources()
     if kind is not None:

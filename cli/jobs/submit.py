@@ -27,7 +27,7 @@ NOT_OF_A_JOB = {"help", "config", "coordinator", "output", "color", "quiet", "ve
 
 
 class Described(NamedTuple):
-    """One job of the file: what is to be submitted, and whether the current directory is to be shipped with it."""
+    """One job of the file: the submission, and whether the current directory is to be shipped with it."""
 
     submission: Submission
     shipped: bool
@@ -60,7 +60,7 @@ def read_jobs(raw: bytes, name: str) -> list[Described]:
 
 
 def _keys() -> dict[str, click.Option]:
-    """What may stand in a job, besides its command: the options by their long names, with `_` for `-`."""
+    """Return the keys of a job besides its command: the options by their long names, with `_` for `-`."""
     keys = {}
     for option in run_shared.params:
         if isinstance(option, click.Option):
@@ -176,7 +176,7 @@ class _Reader:
         self.jobs.append(Described(submission, shipped))
 
     def _settings(self, node: Any, what: str) -> dict[str, Any]:
-        """What a mapping says, by the names of the options; None: as if it were not said."""
+        """Return the settings of a mapping by the names of the options; a null value counts as missing."""
         if node.id != "mapping":
             self._problem(node, f"{what} must hold settings, as `name: value`")
             return {}

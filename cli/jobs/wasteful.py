@@ -24,8 +24,8 @@ GB = 1e9
 
 
 class Waste(NamedTuple):
-    """What a job held and did not use: GB-hours of memory and core-hours; `memory` (bytes), `cores` and, on each GPU,
-    `gpu_memory` (bytes) would have been enough (0: it did not ask for too much)."""
+    """The unused part of what a job held: GB-hours of memory and core-hours; `memory` (bytes), `cores` and, on each
+    GPU, `gpu_memory` (bytes) would have been enough (0: it did not request too much)."""
 
     view: JobView
     gb_hours: float

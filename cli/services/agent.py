@@ -272,8 +272,8 @@ def _said(options: dict[str, Any]) -> list[str]:
 
 
 def _owned(invocation: Invocation, own: bool, options: dict[str, Any]) -> list[str]:
-    """The owners of a machine's service if none are given: root and the user who installs it. The service itself runs
-    as a user of its own."""
+    """Return the owners of a machine's service if none are given: root and the user who installs it. The service itself
+    runs as a user of its own."""
     config = invocation.whole_config()
     if own or options["owners"] or config.agent.owners:
         return []

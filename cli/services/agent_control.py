@@ -71,7 +71,7 @@ class AgentSocket:
 
 
 def status_of(state_dir: Path) -> dict[str, Any] | None:
-    """How the agent there is; None: none runs, or it hangs."""
+    """Return the status of the agent in this directory; None: none runs, or it hangs."""
     try:
         connection = AgentSocket(state_dir)
     except NoAgent:
@@ -111,7 +111,8 @@ def show(invocation: Invocation, at: systemd.Installed | None, state_dir: Path) 
 
 
 def accept_loss(invocation: Invocation, state_dir: Path) -> None:
-    """Tell the agent that nothing lives of what it does not know. Raises GridError where it knows all, or none runs."""
+    """Tell the agent that nothing lives of what it does not know. Raises GridError if it knows everything, or none
+    runs."""
     connection = AgentSocket(state_dir)
     try:
         for _ in connection.ask(op="accept-loss"):
@@ -141,7 +142,7 @@ def _lines(agent: dict[str, Any]) -> list[str]:
 
 
 def _other(agent: dict[str, Any]) -> str:
-    """What is not of the agent's own version."""
+    """Describe the parts that do not have the agent's own version."""
     said = ""
     if agent["software"] != __version__:
         said += f"; {__version__} is installed, and runs after a restart"
@@ -154,7 +155,7 @@ STOP_SECONDS = 30.0
 
 
 def jobs_option(command: Any) -> Any:
-    """What is to become of the jobs, for commands that end the agent."""
+    """Add the option for what happens to the jobs, for commands that end the agent."""
     choice = click.Choice(["keep", "drain", "kill"])
     late = click.option(
         "--deadline", metavar="TIME", help="With drain: stop jobs that still run after this time, such as 30m."
@@ -164,7 +165,7 @@ def jobs_option(command: Any) -> Any:
 
 
 def seconds(jobs: str | None, deadline: str | None) -> float:
-    """The deadline in seconds; 0: there is none."""
+    """Return the deadline in seconds; 0: there is none."""
     from distributed_grid.protocol.text import parse_duration
 
     if deadline is None:
@@ -175,7 +176,8 @@ def seconds(jobs: str | None, deadline: str | None) -> float:
 
 
 def chosen(jobs: str | None, state_dir: Path) -> str:
-    """What is to become of the jobs: as was said, or as a person says who is asked where some run; else they go on."""
+    """Return what is to happen to the jobs: as given by option, or as answered at the prompt if some run; else they go
+    on."""
     if jobs is not None:
         return jobs
     running = 0

@@ -59,7 +59,7 @@ def reload() -> None:
 
 
 def _clean_up_when_ended() -> None:
-    """Be ended as by ^C, which cleans up, also by what ends a service."""
+    """Handle the signals that end a service as ^C, which cleans up."""
     import signal
 
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -296,7 +296,7 @@ def uninstall(own: bool, purge: bool, yes: bool) -> None:
 
 
 def _contexts_of(state_dir: Path | None) -> list[Path]:
-    """The contexts of who calls this that are of the grid whose authority is kept there."""
+    """Return the contexts of this user that are of the grid whose authority is kept in this directory."""
     from distributed_grid.identity.credentials import AUTHORITY
     from distributed_grid.identity.member import all_contexts, contexts
 

@@ -45,8 +45,8 @@ _ANSWER_BYTES = 1 << 16
 
 
 def check_connection(invocation: Invocation, node: str, config: "ClusterConfig") -> Iterator[Finding]:
-    """As who submits reaches it: two connections, one for control and one for data, and what it says of the grid, also
-    of the nodes in this configuration."""
+    """Check the coordinator as a submitter reaches it: two connections, one for control and one for data, and the state
+    of the grid and of the nodes in this configuration."""
     try:
         url = invocation.url()
         folder = identity_for(url)
@@ -168,7 +168,8 @@ def _unknown_nodes(config: "ClusterConfig", known: list[str]) -> Iterator[Findin
 
 
 def check_agent_connection(state_dir: Path) -> Iterator[Finding]:
-    """As the agent of this machine reaches it, with its identity, and without being taken for it."""
+    """Check the coordinator as the agent of this machine reaches it, with its identity, and without being taken for
+    it."""
     folder = state_dir / IDENTITY
     if not has_identity(folder):
         return
@@ -250,7 +251,7 @@ def text_of(findings: list[Finding], colored: bool = False) -> str:
 
 
 def examine(invocation: Invocation, state_dir: str | None, agent_state_dir: str | None) -> Iterator[Finding]:
-    """All that can be found here. Nothing is changed."""
+    """Yield all findings of this machine. Nothing is changed."""
     from distributed_grid.cli.services.service import agent_name, agent_place
     from distributed_grid.config.places import shown
 

@@ -29,15 +29,15 @@ def config_options(invocation: Invocation) -> list[str]:
 
 
 def _of_unit(kind: str, option: str) -> str:
-    """What the unit of this machine's service (of a person: theirs) gives it by this option; empty: nothing. Whoever
-    sets XDG_STATE_HOME works beside that service."""
+    """Return the value that the unit of this machine's service (or of the user's own) gives this option; empty: none. A
+    user who sets XDG_STATE_HOME works beside that service."""
     own = os.geteuid() != 0
     return "" if xdg.named("XDG_STATE_HOME") else systemd.option_of(systemd.Installed(kind, own), option)
 
 
 def coordinator_place(config: "ClusterConfig") -> Path:
-    """Where the coordinator of this machine keeps its state: as configured, as its service was installed, or as
-    usual."""
+    """Return the state directory of this machine's coordinator: as configured, as its service was installed, or the
+    default."""
     said = config.origins.get("coordinator.state_dir", "default") != "default"
     return Path((not said and _of_unit("coordinator", "--state-dir")) or config.coordinator_state_dir())
 
@@ -48,13 +48,14 @@ def agent_name(config: "ClusterConfig") -> str:
 
 
 def agent_place(config: "ClusterConfig") -> Path:
-    """Where the agent of this machine keeps its state: as configured, as its service was installed, or as usual."""
+    """Return the state directory of this machine's agent: as configured, as its service was installed, or the
+    default."""
     said = any(config.origins.get(f"agent.{name}", "default") != "default" for name in ("name", "state_dir"))
     return Path((not said and _of_unit("agent", "--state-dir")) or config.agent_state_dir(agent_name(config)))
 
 
 def common_options(invocation: Invocation) -> list[str]:
-    """That, and the coordinator that was named here."""
+    """Return the options for the configuration in use, and for the coordinator that was given here."""
     said = config_options(invocation)
     if url := invocation.coordinator or os.environ.get("GRID_COORDINATOR", ""):
         said += ["--coordinator", url]
@@ -62,7 +63,7 @@ def common_options(invocation: Invocation) -> list[str]:
 
 
 def show_installed(unit: Unit, change: systemd.Change, more: dict[str, Any]) -> None:
-    """What an installation came to."""
+    """Print the result of an installation."""
     at = systemd.Installed(unit.kind, not unit.runs_as)
     invocation = current()
     if at.own and not systemd.lingers():
@@ -109,8 +110,8 @@ def uninstall(at: systemd.Installed, purge: bool = False) -> None:
 
 
 def about(at: systemd.Installed) -> dict[str, Any]:
-    """How the service is, as systemd says; and of one that fails, which may be started again and again, what it said
-    last."""
+    """Return the state of the service according to systemd; for one that fails, which may be restarted again and again,
+    also its last output."""
     found = at.shown(
         "ActiveState", "SubState", "MainPID", "NRestarts", "ActiveEnterTimestamp", "StatusText", "UnitFileState"
     )
@@ -143,7 +144,7 @@ def lines(service: dict[str, Any]) -> list[str]:
 
 
 def show(at: systemd.Installed) -> None:
-    """How the service is; the exit code is 3 where it does not run."""
+    """Print the state of the service; the exit code is 3 if it does not run."""
     service = about(at)
     formatting.show(current(), service, formatting.lines(lines(service)), f"{service['state']}\n")
     if service["state"] != "active":

@@ -149,7 +149,7 @@ def _versions() -> dict[str, Any]:
 
 
 def _setting(row: Any) -> dict[str, Any]:
-    """Where it comes from is said of every setting; texts and maps are those of the person who wrote them."""
+    """Return a setting with its origin; texts and maps that a person wrote are redacted."""
     match row.value:
         case dict():
             value: Any = {key: REDACTED for key in row.value}

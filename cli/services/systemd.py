@@ -64,7 +64,7 @@ def render(unit: Unit) -> str:
 
 
 def _of_the_machine(unit: Unit) -> dict[str, list[str]]:
-    """What becomes of some of the template's settings, as lines."""
+    """Return the lines that replace some of the template's settings."""
     state, user = str(unit.state_dir), unit.runs_as
     # Root may have made what is in there, by `grid init`, a restore or `grid agent join`.
     given = state if unit.kind == "coordinator" else f"{state}/identity"
@@ -136,7 +136,7 @@ def unquoted(line: str) -> list[str]:
 
 
 def program() -> list[str]:
-    """How this environment's `grid` is started."""
+    """Return the command that starts this environment's `grid`."""
     script = Path(sys.prefix) / "bin" / "grid"
     return [str(script)] if script.is_file() else [sys.executable, "-m", "distributed_grid.cli.main"]
 
@@ -196,14 +196,14 @@ class Installed(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What an installation did: the unit was `written` and the service `started`, or there was nothing to do."""
+    """The result of an installation: the unit was `written` and the service `started`, or there was nothing to do."""
 
     written: bool
     started: bool
 
 
 def installed(kind: str, own: bool) -> Installed | None:
-    """The installed service, if there is one; the machine's before one's own, if nobody says which."""
+    """Return the installed service, if any; without `own` the machine's comes before the user's."""
     for one in [Installed(kind, True)] if own else [Installed(kind, False), Installed(kind, True)]:
         if one.path.exists():
             require_systemd(one.own)
@@ -212,7 +212,7 @@ def installed(kind: str, own: bool) -> Installed | None:
 
 
 def find(kind: str, own: bool) -> Installed:
-    """The installed service. Raises GridError where there is none."""
+    """Return the installed service. Raises GridError if there is none."""
     if (found := installed(kind, own)) is not None:
         return found
     raise GridError(
@@ -388,7 +388,8 @@ def _start(at: Installed) -> None:
 
 
 def last_words(at: Installed, *since: str) -> str:
-    """What its processes said last, on one line; empty where that cannot be read. `since`: options of journalctl."""
+    """Return the last output of its processes, on one line; empty if that cannot be read. `since`: options of
+    journalctl."""
     if shutil.which("journalctl") is None:
         return ""
     # By --unit there is what systemd says of it, too.
@@ -413,13 +414,13 @@ def remove(at: Installed) -> None:
 
 
 def state_dir_of(at: Installed) -> Path | None:
-    """Where the service keeps its state, as its unit says."""
+    """Return the state directory of the service, according to its unit."""
     text = option_of(at, "--state-dir")
     return Path(text) if text else None
 
 
 def option_of(at: Installed, option: str) -> str:
-    """What the unit gives its service by this option; empty: nothing, or the unit is not to be read."""
+    """Return the value that the unit gives this option; empty: none, or the unit cannot be read."""
     try:
         lines = at.path.read_text().splitlines()
     except OSError:
@@ -460,5 +461,5 @@ def _last(text: str) -> str:
 
 
 def me() -> str:
-    """Who runs this."""
+    """Return the user who runs this."""
     return getpass.getuser()
