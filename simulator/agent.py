@@ -73,7 +73,7 @@ class Owning:
         return any(case.since is not None or case.frozen is not None for case in self._owner.cases.values())
 
     def measured(self, sample: Sample, clock: float) -> None:
-        """There is a new sample."""
+        """Handle a new sample."""
         agent = self._agent
         self._recalled = {key: told for key, told in self._recalled.items() if agent.table.runs(key)}
         for order in self._owner.observe(sample, agent.table.running(), clock):
@@ -87,7 +87,7 @@ class Owning:
                 agent.thaw(order.allocation)
 
     def look_at_holders(self, clock: float) -> None:
-        """Those on whose cores others run want more now and then."""
+        """Let the holders whose cores run other jobs want more from time to time."""
         agent = self._agent
         if not (users := agent.table.on_slack()):
             return
@@ -137,7 +137,7 @@ class Owning:
         self._agent.say(told)
 
     def introduction(self, clock: float) -> list[Suspended | Recalled]:
-        """What a coordinator that has just come has to know."""
+        """Return the messages for a coordinator that has just connected."""
         told: list[Suspended | Recalled] = [*self._owner.suspended(clock), *self._recalled.values()]
         return [one for one in told if self._agent.table.runs(one.allocation)]
 
@@ -155,7 +155,7 @@ CALM = 3.5
 
 
 class Agent(Launcher):
-    """One life of a node's agent. `dial` opens a wire to whoever is at the coordinator's address, or gives None."""
+    """One life of a node's agent. `dial` opens a wire to the process at the coordinator's address, or returns None."""
 
     def __init__(self, engine: Engine, machine: Machine, dial: Any) -> None:
         super().__init__(engine, machine)
@@ -278,7 +278,7 @@ class Agent(Launcher):
         self.say(*self._owning.introduction(self.machine.clock()), *self.table.unacknowledged())
 
     def say(self, *messages: Any) -> None:
-        """To the coordinator, if it is there, with what else this turn brings."""
+        """Send messages to the coordinator, if it is connected, with those that this turn adds."""
         if not self.session:
             return
         self._outbox += messages
@@ -359,7 +359,7 @@ class Agent(Launcher):
             )))  # fmt: skip
 
     def took(self, told: Suspended) -> None:
-        """What the supervisor has frozen, or let go on."""
+        """Handle that the supervisor has frozen jobs, or let them continue."""
         self._owning.took(told, self.machine.clock())
         self.stir()
 
@@ -375,7 +375,7 @@ class Agent(Launcher):
     # --- the table ----------------------------------------------------------------------------------------------------
 
     def report(self, event: Started | Exited) -> None:
-        """What the supervisor tells is for the table."""
+        """Pass an event of the supervisor to the table."""
         self.feed(event)
 
     def feed(self, event: Event) -> None:
@@ -444,7 +444,8 @@ class Agent(Launcher):
         self.feed(self.verify(key, launch.grant, self.table.chains.head(key)) or Ready(key))
 
     def verify(self, key: str, grant: Grant, first: str) -> Stale | None:
-        """Why an allocation cannot be given this now, which `first` holds: itself, or who is before it in its chain."""
+        """Return why an allocation cannot be given these resources now, which `first` holds: itself, or the one before
+        it in its chain."""
         sample = msgspec.structs.replace(self.machine.sample(), at=self._sampled)
         if first == key:
             return self._lender.verify(grant, sample, self.table.held, key)
@@ -466,7 +467,7 @@ class Agent(Launcher):
 
 
 def _known(said: dict[str, Any]) -> Known:
-    """What a supervisor says of an allocation."""
+    """Convert a supervisor's report on an allocation."""
     if said["outcome"] is not None:
         return Known(said["id"], State.ENDED, msgspec.convert(said["outcome"], Outcome))
     return Known(said["id"], State.STOPPING if said["stopping"] else State.RUNNING)

@@ -28,8 +28,8 @@ PATIENCE = 5.0
 
 
 class Client:
-    """Who submits one planned job. `at` gives the coordinator that can be reached now, if one can; `named` the id of
-    another planned job: None where that is not known yet, empty where there is none and will be none."""
+    """The submitter of one planned job. `at` returns the coordinator that can be reached now, if any; `named` the id of
+    another planned job: None if that is not known yet, empty if there is none and will be none."""
 
     def __init__(
         self, engine: Engine, judge: Judge, plan: JobPlan, at: Callable[[], Coordinator | None],
@@ -84,7 +84,7 @@ class Client:
         self.engine.later(PATIENCE if coordinator else 0.5, None, self._submit_again, self._asked)
 
     def _request(self, coordinator: Coordinator, hold: str) -> Request:
-        """What is asked for, with the ids of the hold to run in and of the job to be near to. Stands for
+        """Return the request, with the ids of the hold to run in and of the job to be near to. Stands for
         coordinator/api/submissions.py."""
         request = replace(self.plan.request, within=hold)
         newest = coordinator.ledger.state.index.affinity.newest(f"u/{self.plan.name}") if self.plan.near else ""
@@ -123,7 +123,7 @@ class Client:
             self.refused = True
 
     def cancel(self) -> None:
-        """Ask that it ends, until that is heard."""
+        """Request the end of the job, until that is received."""
         if self.refused:
             self.cancelled = self._unwanted = True
         coordinator = self._at()
@@ -134,7 +134,7 @@ class Client:
             self.engine.later(1.0, None, self.cancel)
 
     def heal(self) -> None:
-        """What would run for ever is not wanted any more."""
+        """Cancel a job that would run for ever."""
         if self.plan.seconds >= ENDLESS and self.cancelled:
             self.cancelled = False
             self.cancel()
@@ -154,7 +154,7 @@ nodes up to 70 s to be given up."""
 
 
 class Operator:
-    """Who drains the node of this plan. `at` gives the coordinator that can be reached now, if one can."""
+    """The operator who drains the node of this plan. `at` returns the coordinator that can be reached now, if any."""
 
     def __init__(
         self, engine: Engine, judge: Judge, plan: FaultPlan, node: str, at: Callable[[], Coordinator | None]
@@ -185,7 +185,7 @@ class Operator:
             self._drained, self._due = True, self.engine.now + max(0.0, self._seconds)
 
     def _check(self) -> None:
-        """Look now and then whether the coordinator, if it is at work, does what it has said."""
+        """Check from time to time whether the coordinator, if it is at work, does what it has said."""
         if self._over:
             return
         if (coordinator := self._at()) is not None:
@@ -196,8 +196,8 @@ class Operator:
         self.engine.later(LATE / 2, coordinator, self._hold_it_to_its_word, coordinator, self.engine.now + LATE / 2)
 
     def _hold_it_to_its_word(self, coordinator: Coordinator, due: float) -> None:
-        """It was at work for a while, unless it was suspended, and this is later than it was `due`: whatever is over by
-        its own clock has been dealt with."""
+        """Check that a coordinator that was at work for a while, and not suspended, has done what was `due` before now
+        by its own clock."""
         if self._over or self.engine.now > due:
             return
         node = coordinator.ledger.state.nodes[self.node]
@@ -233,7 +233,7 @@ class Operator:
 
 
 class Labeller:
-    """Who sets the label that is planned, until that is heard. `at` as for an Operator."""
+    """The operator who sets the planned label, until that is received. `at` as for an Operator."""
 
     def __init__(self, engine: Engine, judge: Judge, plan: LabelPlan, at: Callable[[], Coordinator | None]) -> None:
         self.engine, self.judge, self.plan = engine, judge, plan
@@ -256,7 +256,7 @@ class Labeller:
 
 
 class Grantor:
-    """Who grants what is planned, until that is heard. `at` as for an Operator."""
+    """The operator who grants the planned rights, until that is received. `at` as for an Operator."""
 
     def __init__(self, engine: Engine, judge: Judge, plan: GrantPlan, at: Callable[[], Coordinator | None]) -> None:
         self.engine, self.judge, self.plan = engine, judge, plan

@@ -57,7 +57,7 @@ CHECK_EVERY = 100
 
 
 class Weather:
-    """How the coordinator's disk is: seconds that a commit takes at the most, and whether it fails."""
+    """The state of the coordinator's disk: the maximum seconds of a commit, and whether it fails."""
 
     def __init__(self) -> None:
         self.sluggish = 0.0
@@ -104,7 +104,7 @@ class Driver(Process, ABC):
 
     @abstractmethod
     def perform(self, commands: list[Command]) -> None:
-        """Do what the ledger commands, beside recording."""
+        """Carry out the ledger's commands, beside recording."""
 
     def clock(self) -> float:
         """Grid time: it never jumps, whatever the wall clock does."""
@@ -135,7 +135,7 @@ class Driver(Process, ABC):
             self.ledger.check()
 
     def _advance(self) -> None:
-        """Do what the pipeline wants done now."""
+        """Carry out the next steps of the pipeline."""
         now, pipeline = self.clock(), self.pipeline
         if commands := pipeline.performable(now):
             self.perform(commands)
@@ -204,7 +204,7 @@ class Session:
 
 
 class Coordinator(Driver):
-    """One life of a coordinator. `instance` is its own, as no other's."""
+    """One life of a coordinator. `instance` identifies it."""
 
     def __init__(
         self, engine: Engine, disk: Disk, weather: Weather, judge: Judge, chance: random.Random, policy: Policy,
@@ -296,8 +296,8 @@ class Coordinator(Driver):
                 session.wire.send(DOWN, messages)
 
     def at_rest(self) -> object:
-        """What the grid's own jobs do, each by its attempt, what waits in Ray, and which nodes lend less for a while
-        since something failed there: as long as this stays, nothing is to be moved."""
+        """Return what the grid's own jobs do, each by its attempt, what waits in Ray, and which nodes lend less for a
+        while since something failed there: as long as this stays, no move is to be made."""
         state = self.ledger.state
         own = [(one.id, one.state, one.allocation) for one in state.jobs.values() if one.spec.boost is None]
         less = [(name, tuple(sorted(node.closed))) for name, node in state.nodes.items() if node.closed]
@@ -329,8 +329,8 @@ class Coordinator(Driver):
                 self.put(MessageReceived(name, message))
 
     def heartbeat(self, wire: Wire, message: Heartbeat) -> bool:
-        """One that arrives at once on a quiet wire, which nearly all do: a turn of its own, without the waiting. False
-        if it must come as all else does."""
+        """Handle a heartbeat that arrives at once on a quiet wire, as nearly all do: a turn of its own, without the
+        waiting. False if it must come as all other messages do."""
         session = self.agents.get(wire.link_name)
         if self.pipeline.queue or message.at or session is None or session.wire is not wire:
             return False
@@ -349,7 +349,8 @@ class Coordinator(Driver):
         self._settle_name(wire, hello.facts, None)
 
     def _settle_name(self, wire: Wire, facts: NodeFacts, asked: Session | None) -> None:
-        """One agent per name: a newer incarnation wins, and so does anybody where the old one does not answer."""
+        """Allow one agent per name: a newer incarnation wins, and so does another agent if the old one does not
+        answer."""
         if wire.closed[DOWN]:
             return
         old = self.agents.get(facts.name)
@@ -431,7 +432,7 @@ class Coordinator(Driver):
             self.put(JobsSubmitted(self._expect(answer), (job,), many))
 
     def _looked_up(self, condition: Condition) -> Condition:
-        """With how it ended, if that is on disk and the ledger does not know."""
+        """Return a condition with how the other job ended, if that is on disk and not in the ledger."""
         name, ledger = condition.on, self.ledger
         if name in ledger.state.jobs or name in ledger.state.groups or name in ledger.state.dependencies.ends:
             return condition

@@ -52,7 +52,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class Snapshot:
-    """What one commit makes durable."""
+    """The data that one commit makes durable."""
 
     clock: float
     rows: list[Row] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Snapshot:
 
 
 class Disk:
-    """Everything committed. `past`: allocations that came to nothing."""
+    """Everything committed. `past`: allocations that never started."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -133,13 +133,13 @@ class Disk:
         return iter(sorted(found, key=lambda job: (job.submitted, job.group or job.id, job.index)))
 
     def allocations(self) -> Iterator[Allocation]:
-        """What jobs hold that have not ended."""
+        """Yield the allocations of jobs that have not ended."""
         for row in self.rows.values():
             if row.state not in (State.ENDED, State.WAITING) and row.grant is not None:
                 yield _allocation(row.grant)
 
     def facts(self) -> Iterator[NodeFacts]:
-        """All nodes ever seen."""
+        """Yield all nodes ever seen."""
         return (_facts(body) for _, body in sorted(self.nodes.items()))
 
     def group(self, name: str) -> Group | None:
@@ -147,16 +147,16 @@ class Disk:
         return _group(self.group_rows[name]) if name in self.group_rows else None
 
     def groups(self) -> list[Group]:
-        """Those of which a member lives."""
+        """Return the groups of which a member lives."""
         return [group for group in map(_group, self.group_rows.values()) if not group.ended]
 
     def last_of(self, job: str) -> Allocation | None:
-        """What a job was granted last."""
+        """Return the last allocation of a job."""
         row = self.rows.get(job)
         return _allocation(row.grant) if row is not None and row.grant is not None else None
 
     def orders(self) -> dict[str, NodeOrders]:
-        """What is ordered for nodes."""
+        """Return the orders for nodes."""
         return {name: _orders(body) for name, body in self.node_orders.items()}
 
 

@@ -33,12 +33,12 @@ class Engine:
         self._trace: list[str] = []
 
     def at(self, when: float, owner: Process | None, act: Callable[..., None], *args: Any) -> None:
-        """Let this happen then (now, if that is over), unless its owner is dead by that time."""
+        """Schedule an event at this time (now, if that is over), unless its owner is dead by then."""
         self._number += 1
         heappush(self._heap, (max(when, self.now), self._number, owner, act, args))
 
     def later(self, seconds: float, owner: Process | None, act: Callable[..., None], *args: Any) -> None:
-        """The same, so many seconds from now."""
+        """Schedule an event this many seconds from now."""
         self.at(self.now + seconds, owner, act, *args)
 
     def step(self) -> bool:
@@ -63,7 +63,7 @@ class Engine:
         process.frozen = True
 
     def thaw(self, process: Process) -> None:
-        """All that was due meanwhile happens now."""
+        """Continue a process: all its events that were due meanwhile happen now."""
         if not process.frozen:
             return
         process.frozen = False
@@ -72,13 +72,13 @@ class Engine:
             self.at(self.now, process, act, *args)
 
     def note(self, text: str) -> None:
-        """Say what happened: part of the trace, and of the story."""
+        """Add a line to the trace and to the story."""
         self._trace.append(text)
         if self._recording:
             self.story.append((self.now, text))
 
     def digest(self) -> str:
-        """One hash of everything that happened, in order."""
+        """Return one hash of everything that happened, in order."""
         return hashlib.blake2b("\n".join(self._trace).encode(), digest_size=16).hexdigest()
 
 
@@ -111,7 +111,7 @@ class Link:
         return 0.0005 + self.chance.random() * (0.002 + self.slow)
 
     def heal(self, direction: int) -> None:
-        """What was stuck is sent again, in order."""
+        """Send again what was stuck, in order."""
         self.cut[direction] = False
         for wire in [*self.wires]:
             wire.flush(direction)
@@ -139,7 +139,7 @@ class Wire:
         link.wires.append(self)
 
     def send(self, direction: int, frame: Any) -> None:
-        """Say this. On a wire that is closed on this side nothing happens."""
+        """Send a frame. No effect on a wire that is closed on this side."""
         if self.closed[direction]:
             return
         self.sent[direction] += 1
@@ -180,8 +180,8 @@ class Wire:
         end.receive(self, frame)
 
     def close(self, side: int, lose: bool = False, silent: bool = False) -> None:
-        """This side ends it. `lose`: at once, so that the last of what it said may not leave any more. `silent`:
-        without a word, as when the power is cut."""
+        """Close the wire on this side. `lose`: at once, so that the last frames may not leave any more. `silent`:
+        without a message, as when the power is cut."""
         if self.closed[side]:
             return
         if lose:

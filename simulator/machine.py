@@ -17,8 +17,8 @@ _OWNERS = (OwnerPolicy.CONTINUE, OwnerPolicy.SUSPEND, OwnerPolicy.SUSPEND, Owner
 
 
 class Machine:
-    """One node. `boot` is its power: what is scheduled for it is gone when that is cut. `agent` and `supervisor` are
-    the processes of today, dead or alive."""
+    """One node. `boot` is its power: scheduled events are gone when that is cut. `agent` and `supervisor` are the
+    present processes, dead or alive."""
 
     def __init__(self, engine: Engine, judge: Judge, plan: NodePlan) -> None:
         self.engine, self.judge, self.plan = engine, judge, plan
@@ -82,7 +82,7 @@ class Machine:
         )
 
     def facts(self) -> NodeFacts:
-        """What an agent that starts now says of the node."""
+        """Return the facts that an agent that starts now reports of the node."""
         return msgspec.structs.replace(self._facts, boot_id=f"boot{self.boots}", incarnation=self.incarnation)
 
     def clock(self) -> float:
@@ -90,7 +90,7 @@ class Machine:
         return 1000.0 + self.engine.now * self.plan.rate
 
     def seconds(self, own: float) -> float:
-        """So many seconds of the node's own clock in true ones."""
+        """Convert seconds of the node's own clock to true ones."""
         return own / self.plan.rate
 
     def use(self, part: float) -> None:
@@ -101,7 +101,7 @@ class Machine:
             self.agent.stir()
 
     def sample(self) -> Sample:
-        """What is measured now."""
+        """Return the present measurements."""
         if self._sample is None:
             plan, percent = self.plan, round(self.owner_uses * 100)
             self._sample = Sample(
@@ -146,7 +146,7 @@ class Machine:
             self.supervisor.main_ended(run.allocation, code, signal)
 
     def _done(self, run: Run, code: int | None, counted: float) -> None:
-        """Its main process has had its time, but for what it was frozen and that was not counted yet."""
+        """Handle that the main process has had its time, except time frozen that was not counted yet."""
         if run.frozen_at is not None:
             run.done = code, counted
         elif run.frozen_for > counted:
@@ -155,14 +155,14 @@ class Machine:
             self._main_ends(run, code, 0)
 
     def freeze(self, allocation: str) -> None:
-        """Nothing of it runs from now on."""
+        """Stop all processes of an allocation."""
         run = self.runs.get(allocation)
         if run is not None and run.alive and run.frozen_at is None:
             run.frozen_at = self.engine.now
             self.engine.note(f"{allocation} is frozen on {self.name}")
 
     def thaw(self, allocation: str) -> None:
-        """It goes on where it was."""
+        """Continue the processes of an allocation."""
         run = self.runs.get(allocation)
         if run is None or run.frozen_at is None:
             return
@@ -213,7 +213,7 @@ class Machine:
     # --- power --------------------------------------------------------------------------------------------------------
 
     def power_cut(self) -> None:
-        """All processes are gone at once, and of the journal what was not synced."""
+        """Remove all processes at once, and the part of the journal that was not synced."""
         self.boot.dead = True
         for process in (self.agent, self.supervisor):
             if process is not None:

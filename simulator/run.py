@@ -14,8 +14,8 @@ STORY_LINES = 40
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a seed: the hash of all that happened in order, how many events that were and over how many
-    simulated seconds, faults by kind, and how many processes ran. `about` and `what` say what was violated, if so."""
+    """The result of a seed: the hash of all that happened in order, the number of events and of simulated seconds,
+    faults by kind, and the number of processes that ran. `about` and `what` say what was violated, if so."""
 
     seed: int
     trace: str
@@ -81,7 +81,7 @@ def _concerns(text: str, names: set[str], jobs: set[str]) -> bool:
 
 
 def shrink(seed: int, shape: Shape, without: Collection[str] = ()) -> tuple[str, ...]:
-    """What can be left out, kinds of faults and single faults and jobs, so that something is violated still."""
+    """Return what can be left out, kinds of faults and single faults and jobs, so that something is still violated."""
     out = [*without]
 
     def shows(out: Collection[str]) -> bool:

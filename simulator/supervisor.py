@@ -76,7 +76,7 @@ class Processes:
         return {}
 
     def adopt(self, job: Job) -> None:
-        """It is frozen as it was."""
+        """Adopt a job, frozen as it was."""
 
     def stop(self, job: Job) -> None:
         self._machine.freeze(job.id)
@@ -85,10 +85,10 @@ class Processes:
         self._machine.thaw(job.id)
 
     def forget(self, job: Job) -> None:
-        """Nothing is kept of it."""
+        """No-op: nothing is kept of a job."""
 
     def tidy(self) -> None:
-        """There is nothing to tidy."""
+        """No-op: there is nothing to remove."""
 
 
 class Launches(dict[str, dict[str, Any]]):
@@ -248,7 +248,7 @@ class Supervisor(Process):
                 self.endings.arm(job)
 
     def _arm(self) -> None:
-        """Have the next turn when something is due."""
+        """Schedule the next turn when something is due."""
         freezes = (when for one in self.freezer.jobs.values() for when in one.until.values())
         due = [self.endings.due, self.leases.next, *freezes]
         if any(map(self._may_begin, self._launches)):
@@ -269,7 +269,7 @@ class Supervisor(Process):
             self._turn()
 
     def _ends_due(self, now: float) -> float:
-        """When the ends that are not durable yet are to be."""
+        """Return when the ends that are not durable yet are to be made so."""
         youngest = max((job.began for job in self.jobs.values() if not job.over), default=-NEVER)
         ends = self.syncs.uncovered
         return now if ends and self.syncs.starts_wait else self._batch.due(bool(ends), youngest, now)
@@ -354,7 +354,7 @@ class Supervisor(Process):
         self._arm()
 
     def main_ended(self, key: str, code: int | None, signal: int) -> None:
-        """Its main process is gone: it has exited with this code, or was killed by this signal."""
+        """Handle the end of a main process: it has exited with this code, or was killed by this signal."""
         if self._busy(self.main_ended, key, code, signal):
             return
         job = self.jobs.get(key)
@@ -392,7 +392,8 @@ class Launcher(Process, ABC):
         return found
 
     def renew(self, at: float) -> None:
-        """All leases run anew from then, also of what is on its way to a supervisor and still leased."""
+        """Renew all leases from this time, also those of launches on their way to a supervisor that are still
+        leased."""
         now = self.machine.clock()
         for ops in self._unanswered.values():
             for op in ops:
@@ -401,7 +402,7 @@ class Launcher(Process, ABC):
         self._send({"op": "renew", "at": at})
 
     def ask(self, op: dict[str, Any]) -> None:
-        """Ask for this, and again until it is answered."""
+        """Send an order, and repeat it until it is answered."""
         if "id" in op:
             self._unanswered.setdefault(op["id"], []).append(op)
         self._send(op)
@@ -450,14 +451,15 @@ class Launcher(Process, ABC):
 
     @abstractmethod
     def took(self, told: Suspended) -> None:
-        """That is so."""
+        """Handle a confirmation."""
 
     def freeze(self, allocation: str, why: str, seconds: float) -> None:
-        """Have it frozen for so long, unless asked again. Not waited for: it is said again with the next sample."""
+        """Freeze an allocation for this long, unless it is ordered again. Not awaited: it is repeated with the next
+        sample."""
         self._send({"op": "freeze", "id": allocation, "why": why, "for": seconds})
 
     def thaw(self, allocation: str) -> None:
-        """Have it go on."""
+        """Let an allocation continue."""
         self._send({"op": "thaw", "id": allocation})
 
     def _exited(self, key: str, outcome: dict[str, Any]) -> None:

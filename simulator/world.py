@@ -31,7 +31,7 @@ RECOVERY_SECONDS = 900.0
 
 
 class World:
-    """One grid. `go` runs it to its end; a Violation comes out of that. `begin` lets a planned fault happen."""
+    """One grid. `go` runs it to its end, and raises a Violation. `begin` lets a planned fault happen."""
 
     def __init__(self, plan: Plan, begin: Callable[["World", FaultPlan], None], recording: bool = False) -> None:
         self.plan = plan
@@ -78,7 +78,7 @@ class World:
         self.engine.at(plan.shape.seconds, None, self._heal)
 
     def go(self) -> None:
-        """Until all is over. Raises Violation, also where a core refuses its own state."""
+        """Run until all is over. Raises Violation, also if a core refuses its own state."""
         try:
             while self.engine.step():
                 if self.healed and self.engine.now >= self._next_check:
@@ -125,7 +125,7 @@ class World:
         )  # fmt: skip
 
     def _run_time(self, job: str) -> float:
-        """How long a job runs."""
+        """Return how long a job runs."""
         return self.judge.plans[number_of(job)].seconds
 
     def kill_coordinator(self) -> None:
@@ -135,7 +135,7 @@ class World:
             self.coordinator.killed()
 
     def start_second(self) -> None:
-        """One more on a copy of the store as the first found it: it claims the same epoch."""
+        """Start a second coordinator on a copy of the store as the first found it: it claims the same epoch."""
         if self._second is None and not self.coordinator.dead:
             apart = Judge(self.plan.jobs)  # what it makes of its copy is nobody's truth
             apart.disk, apart.plans = self._before.copy(), self.judge.plans  # boosts that were lent are among these
@@ -143,7 +143,7 @@ class World:
             self._second = self._open(apart.disk, apart)
 
     def end_second(self) -> None:
-        """It is gone again."""
+        """End the second coordinator."""
         if self._second is not None:
             self._second.killed()
             self._second = None
@@ -155,12 +155,13 @@ class World:
             machine.agent = Agent(self.engine, machine, self._dialled)
 
     def wake_agent(self, machine: Machine) -> None:
-        """Have it run, whether it is dead or suspended."""
+        """Have the agent run, whether it is dead or suspended."""
         self.engine.thaw(machine.agent)
         self.start_agent(machine)
 
     def _dialled(self, agent: Agent) -> Wire | None:
-        """Whoever answers at the coordinator's address. The second one is met only by those who know the first."""
+        """Return a wire to the process at the coordinator's address. The second coordinator is met only by agents that
+        know the first."""
         coordinator = self.coordinator
         if self._second is not None and agent.knows(coordinator.epoch, coordinator.instance):
             coordinator = self._second
@@ -217,7 +218,7 @@ class World:
             self.judge.moves.seen(self.coordinator.at_rest(), self.engine.now)
 
     def _unfinished(self) -> tuple[str, str] | None:
-        """What is not as it must be in the end; None: nothing."""
+        """Return what is not as it must be in the end; None: nothing."""
         ledger = self.coordinator.ledger
         for client in self.clients:
             if not client.job and not client.refused:
@@ -308,7 +309,7 @@ DAY = 86400.0
 
 
 def begin_fault(world: World, fault: FaultPlan) -> None:
-    """It happens now."""
+    """Let a fault happen now."""
     node = world.machines[fault.node].name
     where = "" if "coordinator" in fault.kind or "disk" in fault.kind else f" at {node}"
     world.engine.note(f"fault{fault.number}: {fault.kind}{where} for {fault.seconds:.2f} s")

@@ -76,7 +76,7 @@ def _holds_on(truth: Truth, node: str) -> list[Allocation]:
 
 
 def _inside(truth: Truth, hold: str) -> Iterable[Allocation]:
-    """What is inside of a hold, as the disk has it."""
+    """Return the allocations inside of a hold, according to the disk."""
     assert truth.disk is not None
     for row in truth.disk.rows.values():
         if row.state not in (State.WAITING, State.ENDED) and truth.plans[number_of(row.id)].within >= 0:
@@ -86,7 +86,7 @@ def _inside(truth: Truth, hold: str) -> Iterable[Allocation]:
 
 
 def _of(grant: Grant) -> Counter[str]:
-    """What a grant has, by device: thousandths, and bytes."""
+    """Return the contents of a grant, by device: thousandths, and bytes."""
     found = Counter({f"core {core}": MILLI for core in grant.cores})
     if grant.shared_core >= 0:
         found[f"core {grant.shared_core}"] += grant.shared_milli

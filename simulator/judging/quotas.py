@@ -23,7 +23,7 @@ SLACK = 60.0
 
 
 def limits_of(state: GridState, job: Job) -> Iterator[tuple[str, frozenset[str], Rights]]:
-    """The limits that hold for a job: whose they are, the users who share them, and the limits."""
+    """Yield the limits for a job: whose they are, the users who share them, and the limits."""
     rules, granted = state.policy.rights, state.quotas.granted
 
     def set_for(whose: Whose, name: str, configured: Rights) -> Rights:
@@ -37,7 +37,7 @@ def limits_of(state: GridState, job: Job) -> Iterator[tuple[str, frozenset[str],
 
 
 def held_by(state: GridState, users: frozenset[str], but: str = "") -> Resources:
-    """What these users hold, and what is kept for them; `but`: not what is kept for this job."""
+    """Return what these users hold, and what is earmarked for them; `but`: except what is earmarked for this job."""
     total = Resources()
     for one in state.holders():
         if state.jobs[one.job].user in users:
@@ -113,7 +113,7 @@ def nobody_waits_for_nothing(state: GridState, line: Line) -> None:
 
 
 def whole(request: Request) -> Resources:
-    """What a request asks for on all of its nodes."""
+    """Return what a request takes on all of its nodes."""
     asks, many = request.resources, max(1, request.gang)
     return Resources(asks.cpu * many, asks.memory * many, asks.gpu * many)
 

@@ -40,7 +40,7 @@ class Machines:
         return -1
 
     def all_that_fit(self, job: int) -> list[int]:
-        """All machines with room."""
+        """Return all machines with room."""
         wanted = self.jobs[job]
         return [at for at, free in enumerate(self.free) if free.fits(wanted)]
 
@@ -55,7 +55,7 @@ class Machines:
         return start
 
     def ended(self, job: int) -> None:
-        """Its attempt is over."""
+        """Handle the end of a job's attempt."""
         start = self.where.pop(job)
         del self.held[start.node][job], self.ends[job]
         self.free[start.node].take(self.jobs[job], start.gpus, 1)
@@ -109,7 +109,7 @@ class Baseline:
         return ()
 
     def submit(self, jobs: Sequence[int], now: float) -> None:
-        """These jobs arrive."""
+        """Handle the arrival of these jobs."""
         for job in jobs:
             self.queue.add(job)
 
@@ -124,7 +124,7 @@ class Baseline:
         self.machines.lend(node, len(cores) * 1000)
 
     def owners_used(self, parts: Sequence[float], now: float) -> None:
-        """They look at no owner's past."""
+        """Ignored: these policies do not learn from owners."""
 
     def frozen(self, job: int, why: str, seconds: float, total: float, now: float) -> None:
         """A frozen job ends later."""
@@ -132,14 +132,14 @@ class Baseline:
             self.machines.ends[job] += seconds
 
     def recalled(self, job: int, why: str, now: float) -> None:
-        """Its end follows."""
+        """Ignored: the end of the job follows."""
 
     def wake(self) -> float | None:
-        """They act on events only."""
+        """Return None: these policies act on events only."""
         return None
 
     def decide(self, now: float) -> Decision:
-        """Who starts now."""
+        """Return the jobs to start now."""
         starts = self.choose(now)
         self.queue.keep({one.job for one in starts})
         if self.at_once:
@@ -157,7 +157,7 @@ class Baseline:
 
 
 class Fcfs(Baseline):
-    """First come, first served: nobody starts before somebody who came earlier."""
+    """First come, first served: no job starts before an earlier one."""
 
 
 class Easy(Baseline):
@@ -165,7 +165,7 @@ class Easy(Baseline):
     start the earliest by the requested times of what runs; others start before it if they do not delay it."""
 
     def choose(self, now: float) -> list[Start]:
-        """In order; then backfill behind the first that does not fit."""
+        """Start jobs in order; then backfill behind the first that does not fit."""
         starts = super().choose(now)
         rest = self.queue.jobs[len(starts) :]
         if not rest or self.at_once:
@@ -229,10 +229,10 @@ class Sjf(Easy):
 
 
 class FirstFit(Baseline):
-    """In the order of arrival whatever fits now starts, on the first machine with room; nothing is kept for anybody."""
+    """Start every job that fits now, in the order of arrival, on the first machine with room; without reservations."""
 
     def choose(self, now: float) -> list[Start]:
-        """All that fit, in order."""
+        """Start all jobs that fit, in order."""
         starts, hopeless = [], set[JobKind]()
         for job in self.queue.jobs:
             kind = self.jobs[job].kind
@@ -278,16 +278,16 @@ class StrictFifo(Baseline):
         self.admitted: list[int] = []
 
     def key(self, job: int) -> Key:
-        """By priority, then age."""
+        """Return the sort key: by priority, then age."""
         return (-self.jobs[job].priority, job)
 
     def ended(self, job: int, now: float, again: bool) -> None:
-        """Its quota is free."""
+        """Release the quota of a job."""
         self.used = self.used - self.jobs[job].resources
         super().ended(job, now, again)
 
     def choose(self, now: float) -> list[Start]:
-        """Admit, then place whom there is room for."""
+        """Admit jobs, then place those that have room."""
         chosen: set[int] = set()
         hopeless: set[Resources] = set()
         for job in self.queue.jobs:

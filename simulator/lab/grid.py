@@ -125,7 +125,7 @@ class Grid:
         self._out += self.ledger.handle(JobsSubmitted(0, tuple(made)), EPOCH + now)
 
     def ended(self, job: int, now: float, again: bool) -> None:
-        """Its agent tells of the end."""
+        """Handle the end of a job, as reported by its agent."""
         name = self._allocation.pop(job)
         allocation = self.ledger.state.allocations[name]
         cause = Cause.EXITED
@@ -172,7 +172,7 @@ class Grid:
         self._out += self.ledger.handle(MessageReceived(node, message), EPOCH + now)
 
     def decide(self, now: float) -> Decision:
-        """Settle, and read who is launched and who is stopped."""
+        """Settle, and return the launched and stopped jobs."""
         self.ledger.state.deadlines.disarm("reasons", "")  # nobody reads here why jobs wait
         self._out += self.ledger.settle(EPOCH + now)
         starts, evicted = self._followed, list[int]()
@@ -199,7 +199,7 @@ class Grid:
         return self._allocation.get(_number(allocation)) == allocation
 
     def _withdraw(self, node: str, stop: Stop, now: float) -> bool:
-        """Take back a successor that has not started; False: it is none."""
+        """Withdraw a successor that has not started; False: it is none."""
         for before, (_, launch) in self._next.items():
             if launch.allocation == stop.allocation:
                 del self._next[before]

@@ -52,7 +52,7 @@ class _Host:
         """Core-seconds that its owner has used since the interval began."""
 
     def sample(self, now: float) -> Sample:
-        """What its agent would measure."""
+        """Return the sample that its agent would measure."""
         whole, part = divmod(self.used, 1.0)
         busy = dict.fromkeys(range(self.count), 0)
         busy |= {self.count - 1 - at: 100 for at in range(int(whole))}
@@ -61,12 +61,12 @@ class _Host:
         return Sample(at=now, cores=busy, foreign_cpu=self.used, memory_total=MEMORY)
 
     def judged(self) -> tuple[object, ...]:
-        """What of its owner's use changes a judgement."""
+        """Return the parts of the owner's use that change a judgement."""
         whole, part = divmod(self.used, 1.0)
         return (self.used > BUSY * self.count, whole, part > BUSY, part >= NOISE, part > 0)
 
     def holdings(self) -> list[Holding]:
-        """What jobs hold."""
+        """Return the holdings of jobs."""
         return [Holding(str(job), grant) for job, grant in self.held.items()]
 
     def names(self, milli: int) -> Grant:
@@ -119,7 +119,7 @@ class OwnersOfMachines:
         return round(self._used * MILLI)
 
     def next(self) -> float:
-        """When one of them does something."""
+        """Return when an owner acts next."""
         change = min(self._changes[0][0], self._interval) if self._changes else math.inf
         return min(change, self._checks[0][0]) if self._checks else change
 

@@ -64,7 +64,7 @@ class Machine(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def resources(self) -> Resources:
-        """All of it."""
+        """Return all resources of the machine."""
         return Resources(self.cores * MILLI, self.memory, self.gpus * MILLI)
 
 
@@ -97,14 +97,15 @@ class Trace(msgspec.Struct, kw_only=True):
     assumed: list[str] = []
 
     def leave_out(self, line: int, why: str, count: int = 1) -> None:
-        """A row that is not taken, or so many for the same reason."""
+        """Note a row, or `count` rows, left out for this reason."""
         entry = self.left_out.setdefault(why, LeftOut(why))
         entry.count += count
         if len(entry.lines) < NAMED:
             entry.lines.append(line)
 
     def arranged(self) -> "Trace":
-        """In the order of submission, from time 0 on, without jobs that came or ran too late for any grid."""
+        """Return the trace in the order of submission, from time 0 on, without jobs that came or ran too late for any
+        grid."""
         ordered = sorted(self.jobs, key=lambda job: job.submit)
         self.jobs = []
         for job in ordered:
@@ -118,7 +119,7 @@ class Trace(msgspec.Struct, kw_only=True):
         return self
 
     def words(self) -> list[str]:
-        """What was taken and what was left out, in sentences."""
+        """Describe in sentences what was read and what was left out."""
         taken = self.rows - sum(one.count for one in self.left_out.values())
         lines = [f"{self.format}: {taken} of {counted(self.rows, 'row')} taken"]
         lines += [left_out_words(one) for one in self.left_out.values()]
@@ -179,7 +180,7 @@ def fitting(trace: Trace, machines: Sequence[Machine], endless: bool = False) ->
 
 
 def capacity(machines: Iterable[Machine]) -> Resources:
-    """All machines together."""
+    """Return the resources of all machines together."""
     total = Resources()
     for machine in machines:
         total = total + machine.resources

@@ -39,7 +39,7 @@ class Scheduler(Protocol):
     """A policy. Jobs and machines are numbers; times are seconds from the first submission."""
 
     def submit(self, jobs: Sequence[int], now: float) -> None:
-        """These jobs arrive."""
+        """Handle the arrival of these jobs."""
 
     def ended(self, job: int, now: float, again: bool) -> None:
         """An attempt has ended; `again`: it was evicted, and the job waits again."""
@@ -48,7 +48,8 @@ class Scheduler(Protocol):
         """The cores that the owner of this machine leaves to jobs from now on."""
 
     def frozen(self, job: int, why: str, seconds: float, total: float, now: float) -> None:
-        """A job is frozen because the owner is back; or (no `why`) it resumes after so many seconds, `total` in all."""
+        """Handle that a job is frozen because the owner is back; or (no `why`) that it resumes after this many seconds,
+        `total` in all."""
 
     def recalled(self, job: int, why: str, now: float) -> None:
         """The owner recalls a job; its end follows."""
@@ -57,10 +58,10 @@ class Scheduler(Protocol):
         """The part of each machine that its owner used over the last interval, as its agent would report it."""
 
     def decide(self, now: float) -> Decision:
-        """Who starts now."""
+        """Return the jobs to start now."""
 
     def wake(self) -> float | None:
-        """When to decide again even if nothing happens; None: never."""
+        """Return when to decide again even if nothing happens; None: never."""
 
 
 class Attempt(msgspec.Struct, gc=False):
@@ -207,7 +208,7 @@ class World:
         """When the run is cut: machines whose owners never leave them run nothing for ever."""
 
     def run(self, after: Callable[["World"], None] | None = None) -> None:
-        """To the end; `after` is called after each moment."""
+        """Run to the end; `after` is called after each moment."""
         while (at := self._next()) <= self.horizon and at < math.inf:
             assert at >= self.now, "time goes backwards"
             self._area += self.cpu * (at - self.now)
@@ -337,7 +338,7 @@ class World:
         self.scheduler.frozen(job, why, 0.0, attempt.paused, self.now)
 
     def thaw(self, job: int) -> None:
-        """It goes on."""
+        """Let a job continue."""
         attempt = self.running[job]
         lasted = self.now - attempt.frozen
         attempt.paused += lasted
