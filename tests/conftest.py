@@ -111,7 +111,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def few_inodes() -> Iterator[Callable[[Path, int], Path]]:
-    """Mounts a disk with so many inodes, its root one of them, over a directory, and returns that."""
+    """Return a function that mounts a disk with this many inodes over a directory (the root counts), and returns
+    that."""
     made: list[Path] = []
 
     def mount(place: Path, inodes: int) -> Path:
@@ -129,7 +130,7 @@ def few_inodes() -> Iterator[Callable[[Path, int], Path]]:
 
 @pytest.fixture
 def endless(tmp_path: Path) -> Iterator[Path]:
-    """A file that never ends, as /dev/zero: a pipe with 2,000 bytes in it that nobody closes. To read more waits for
+    """A file that never ends, as /dev/zero: a pipe with 2,000 bytes in it that is never closed. Reading more waits for
     ever."""
     os.mkfifo(place := tmp_path / "endless.yaml")
     writer = os.open(place, os.O_RDWR)

@@ -6,6 +6,6 @@ DEEP = "GRID_DEEP" in os.environ
 
 
 def tries(number: int, here: int | None = None) -> int:
-    """How many examples, seeds or states a test tries: `number`, or no more than `here` where so many take long, and in
-    depth forty times `number`."""
+    """Return how many examples, seeds or states a test tries: `number`, or at most `here` if that many take long, and
+    in depth forty times `number`."""
     return number * 40 if DEEP else here or number

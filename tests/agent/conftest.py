@@ -149,11 +149,11 @@ class Bench:
         return spawner
 
     async def begun(self, id: str) -> None:
-        """It has started. Of one that ended before its start could be told, only the end is."""
+        """Wait until it has started. If it ended before its start could be reported, only the end is reported."""
         await self.until(lambda: self._find(Started, id) or any(one.started for one in self.outcomes(id)))
 
     def _below(self) -> str:
-        """What its processes do, for one that does not get on."""
+        """Describe what its processes do, for one that makes no progress."""
         lines = []
         for pid in sorted(procs.descendants([self.launcher.supervisor_pid])):
             with suppress(OSError):
@@ -179,7 +179,7 @@ class Bench:
         return await self.ended(self.launch(*argv, **how))
 
     def folder(self, id: str) -> Path:
-        """Its own working directory."""
+        """Return its own working directory."""
         return self.dir / "jobs" / self.launcher.slots.slot(id) / id
 
     def read(self, id: str, stream: str = "stdout") -> bytes:
@@ -198,7 +198,7 @@ class Bench:
         return known or bool(self.outcomes(id))
 
     def alive(self, *ids: str) -> list[int]:
-        """All processes that these allocations have in the process table."""
+        """Return all processes of these allocations in the process table."""
         return [pid for pid in procs.all_pids() if allocation_of(pid) in ids and runs(pid)]
 
     async def close(self) -> None:

@@ -85,7 +85,7 @@ class Coordinator:
         self.port = next(iter(self._server.sockets)).getsockname()[1]
 
     async def leave(self) -> None:
-        """As if killed: no goodbye, and nobody listens any more."""
+        """Disappear as if killed: without a goodbye, and without a listener."""
         assert self._server is not None
         self._server.close(close_connections=False)
         for socket, _ in self._ends.values():
@@ -181,7 +181,7 @@ class Coordinator:
         return [one for one in said if not allocation or getattr(one, "allocation", "") == allocation]
 
     async def hears(self, kind: type[M], allocation: str = "", count: int = 1) -> M:
-        """The latest message of this kind once there are so many of them."""
+        """Wait for `count` messages of this kind, and return the latest."""
         await self.until(lambda: len(self.all(kind, allocation)) >= count)
         return self.all(kind, allocation)[-1]
 
@@ -200,7 +200,7 @@ def launch(key: str, *argv: str, grant: Grant | None = None, epoch: int = 1, **s
 
 
 def settings(state_dir: Path, limits: Limits, interval: float) -> NodeSettings:
-    """Those of an agent whose own configuration says nothing."""
+    """Return the settings of an agent whose own configuration is empty."""
     return NodeSettings(state_dir, Layer(), Lending(monitoring_interval_seconds=interval), limits)
 
 
@@ -274,7 +274,7 @@ async def node(coordinator: Coordinator, tmp_path: Path) -> AsyncIterator[Node]:
 
 
 async def open_gate(gate: Path) -> None:
-    """Let the job go on that reads from this FIFO. Never waits in a thread, which nobody could end."""
+    """Let the job continue that reads from this FIFO. Never waits in a thread, which could not be ended."""
     async with asyncio.timeout(60):
         while True:
             try:
@@ -326,7 +326,7 @@ class Program:
 
 
 def start(state_dir: Path, url: str, program: str = PROGRAM) -> Program:
-    """Start it where an interpreter has imported everything, if it begins so as by one of its own."""
+    """Start a program in a fork of an interpreter that has imported everything, if that is possible for it."""
     folder = Path(tempfile.mkdtemp(prefix="agent-", dir=next(one for one in state_dir.parents if one.is_dir())))
     file, log, words = folder / "program.py", folder / "log", [str(state_dir), url]
     file.write_text(program)
@@ -343,6 +343,6 @@ async def home(tmp_path: Path) -> AsyncIterator[Path]:
 
 
 async def ended(agent: Program) -> tuple[int, str]:
-    """Its exit code, and what it said."""
+    """Wait for its end; returns its exit code and output."""
     code = await asyncio.wait_for(asyncio.to_thread(agent.process.wait), 60)
     return code, agent.log.read_text()

@@ -106,7 +106,7 @@ def serve(main: Any, points: Any, asked: socket.socket) -> None:
 
 
 def run(main: Any, points: Any, environment: dict[str, str], words: list[str], log: int) -> int:
-    """What agent/launch/supervisor.py and the end of agent/supervisor/main.py do; the exit code."""
+    """Do what agent/launch/supervisor.py and the end of agent/supervisor/main.py do; returns the exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     os.dup2(log, 1)

@@ -33,7 +33,7 @@ PATIENCE = 180.0
 
 
 class Watch:
-    """Looks at the grid all the time: how many jobs are not over, and how long who was killed takes to be back."""
+    """Observes the grid all the time: how many jobs are not over, and how long killed services take to be back."""
 
     def __init__(self, world: World, users: Users) -> None:
         self._world = world
@@ -44,7 +44,7 @@ class Watch:
         self.status: Status | None = None
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with GridClient(self._world.url, user="watch", patience=FOREVER) as client:
             while True:
                 self.status = status = await client.status()
@@ -102,7 +102,8 @@ async def begin(world: World) -> None:
 
 
 async def endure(world: World, tasks: list["asyncio.Task[None]"], seconds: float, report: Callable[[], str]) -> None:
-    """Let it go on so long, with a line every ten seconds. A task that fails ends it, and a service that does."""
+    """Let the campaign go on for this many seconds, with a line every ten seconds. A task or service that fails ends
+    it."""
     end = uptime() + seconds
     while uptime() < end and not world.died_alone():
         done, _ = await asyncio.wait(tasks, timeout=min(10.0, end - uptime()), return_when=asyncio.FIRST_COMPLETED)
@@ -130,13 +131,13 @@ async def settle(world: World, users: Users, watch: Watch) -> list[str]:
 
 
 def decided_otherwise(world: World) -> list[str]:
-    """Where the coordinators' event log, all their deaths in it, does not come out the same when it is replayed."""
+    """Return where a replay of the coordinators' event log, with all their deaths, has another result."""
     found = replay(world.place / "coordinator").difference
     return [] if found is None else [f"decided otherwise when it was replayed: {found}"]
 
 
 async def unfit(world: World) -> list[str]:
-    """What is missing to a grid that is whole and idle: every node up, nothing lent, and everything offered."""
+    """Return what is missing for a whole and idle grid: every node up, nothing lent, and everything offered."""
     try:
         async with GridClient(world.url, user="watch", patience=5) as client:
             nodes = {node.facts.name: node for node in await client.nodes()}
@@ -154,7 +155,7 @@ async def unfit(world: World) -> list[str]:
 
 
 async def pronounce(world: World, users: Users, faults: Faults, left: list[str]) -> Verdict:
-    """Ask the grid what became of every job, and judge it."""
+    """Query the grid for the end of every job, and judge it."""
     views = await users.views()
     await users.read_again(views)
     verdict = judge(users.told, views, read_records(world.records), faults.log)
@@ -163,7 +164,7 @@ async def pronounce(world: World, users: Users, faults: Faults, left: list[str])
 
 
 def main() -> int:
-    """Enter a world of its own, and run a campaign there."""
+    """Enter a separate world, and run a campaign there."""
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=5.0, help="how long faults come (5)")
     parser.add_argument("--seed", type=int, default=1, help="what the jobs and the faults are drawn from (1)")

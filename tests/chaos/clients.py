@@ -23,7 +23,7 @@ WAITING_MOST = 250
 
 @dataclass
 class Told:
-    """What the grid has told clients, to be held against what is true in the end."""
+    """The grid's answers to clients, to be compared with the final state."""
 
     plans: dict[str, Plan] = field(default_factory=dict)
     """All jobs whose submission was acknowledged."""
@@ -77,7 +77,7 @@ class Users:
                 await client.close()
 
     async def submit(self) -> None:
-        """All users at once, until cancelled."""
+        """Run all users at once, until cancelled."""
         await asyncio.gather(*(self._user(number) for number in range(len(self._names))))
 
     async def _user(self, number: int) -> None:
@@ -159,7 +159,7 @@ class Users:
         return await client.submit_many(submissions)
 
     async def _care(self, client: GridClient, other: GridClient, plan: Plan, job: str) -> None:
-        """Do what the plan says with a job that was taken."""
+        """Do what the plan says with an accepted job."""
         if plan.cancel_after:
             await asyncio.sleep(plan.cancel_after)
             await other.cancel(job, reason="the campaign wants it")

@@ -39,7 +39,7 @@ class Faults:
         self._parts = {name: asyncio.Lock() for name in [*world.services, *(f"link of {node}" for node in world.nodes)]}
 
     async def run(self) -> None:
-        """Until cancelled; then all parts run again and all links are whole."""
+        """Run until cancelled; then all parts run again and all links are whole."""
         kinds = (
             self._coordinator_killed, self._agents_killed, self._killed_together, self._supervisors_killed,
             self._stopped, self._supervisors_stopped, self._links_cut,
@@ -56,13 +56,13 @@ class Faults:
         await asyncio.sleep(dice.uniform(least, most) / self._pace)
 
     def counts(self) -> Counter[str]:
-        """How often each kind of fault has come."""
+        """Return how often each kind of fault has happened."""
         return Counter(f"{fault.kind} {fault.target.rstrip('0123456789')}" for fault in self.log)
 
     # --- the kinds ----------------------------------------------------------------------------------------------------
 
     async def _coordinator_killed(self, dice: random.Random) -> None:
-        """In bursts: also while it starts, and while agents return to it."""
+        """Kill the coordinator in bursts: also while it starts, and while agents return to it."""
         while True:
             await self._quiet(dice, 3, 30)
             for _ in range(dice.randint(1, 10)):

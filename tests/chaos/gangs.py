@@ -55,7 +55,7 @@ async def live(told: "Told", clients: tuple[GridClient, GridClient], records: Pa
 def not_as_one(
     members: tuple[str, ...], told: "Told", views: Mapping[str, JobView], of_job: Mapping[str, Mapping[str, RunRecord]]
 ) -> list[str]:
-    """Where a gang was not one: that its members began and ended together is held against what they wrote down."""
+    """Return where a gang did not begin and end together, according to the records of its members."""
     ended = [view for name in members if (view := views.get(name)) is not None and view.outcome is not None]
     if len(ended) < len(members):
         return []  # it is told of by itself

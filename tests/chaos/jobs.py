@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def stdout(self) -> bytes:
-        """All that it prints if it is let."""
+        """Return everything that it prints if it is not stopped."""
         return b"".join(b"%d\n" % number for number in range(1, self.lines + 1)) + self.shipped
 
     @property
@@ -134,7 +134,7 @@ def draw(dice: random.Random, records: Path, shipment: Shipment) -> Plan:
 
 @dataclass
 class RunRecord:
-    """What was written down of one allocation: when it started, and with what it ended (a code, or `killed`)."""
+    """The record of one allocation: when it started, and with what it ended (a code, or `killed`)."""
 
     nodes: set[str] = field(default_factory=set)
     starts: list[float] = field(default_factory=list)
@@ -143,7 +143,7 @@ class RunRecord:
     """When it found an earlier attempt of its job alive."""
 
     def told(self) -> str:
-        """All of it in a line."""
+        """Return all of it in a line."""
         text = [f"started at {at:.2f}" for at in self.starts]
         text += [f"ended with {how} at {at:.2f}" for at, how in self.ends]
         text += [f"found another alive at {at:.2f}" for at in self.beside]
@@ -151,7 +151,7 @@ class RunRecord:
 
 
 def read_records(records: Path) -> dict[str, RunRecord]:
-    """What all jobs have written down, by allocation."""
+    """Return the records of all jobs, by allocation."""
     found: dict[str, RunRecord] = {}
     for node, line in lines(path for path in records.iterdir() if path.is_file()):
         what, allocation, at, how = line.split()

@@ -31,7 +31,7 @@ Found = list[tuple[str, str]]
 
 @dataclass
 class Verdict:
-    """What was found."""
+    """The findings."""
 
     lost: Found = field(default_factory=list)
     twice: Found = field(default_factory=list)
@@ -47,7 +47,7 @@ class Verdict:
 
     @property
     def violations(self) -> Found:
-        """All promises that were broken."""
+        """Return all promises that were broken."""
         return [*self.lost, *self.twice, *self.wrong]
 
 
@@ -91,7 +91,7 @@ def _twice(plan: Plan, own: dict[str, RunRecord]) -> list[str]:
 
 
 def _wrong(plan: Plan, view: JobView, outcome: Outcome, own: dict[str, RunRecord]) -> list[str]:
-    """How the outcome differs from what the job itself wrote down."""
+    """Return how the outcome differs from the job's own record."""
     found = []
     cause, record = outcome.cause, own.get(view.allocation, RunRecord())
     end = record.ends[-1][1] if record.ends else "no end"
@@ -111,7 +111,7 @@ def _wrong(plan: Plan, view: JobView, outcome: Outcome, own: dict[str, RunRecord
 
 
 def _read(plan: Plan, view: JobView, outcome: Outcome, told: Told) -> list[str]:
-    """How what clients were told differs from what stands there in the end, and their output from what was written."""
+    """Return how the answers to clients differ from the final state, and their output from what was written."""
     found = []
     seen, result, stream = told.ended.get(view.id), told.results.get(view.id), told.streams.get(view.id)
     if seen is not None and (seen.outcome, seen.allocation) != (view.outcome, view.allocation):

@@ -50,7 +50,7 @@ async def live(told: "Told", clients: tuple[GridClient, GridClient], records: Pa
 
 
 def plain(dice: random.Random, records: Path) -> Plan:
-    """A job that just exits, and that nobody stands by."""
+    """Return a job that just exits, and that is not watched."""
     while (plan := draw(dice, records, Shipment())).kind != "exits":
         pass
     return dataclasses.replace(plan, watched=False, streamed=False)
@@ -59,7 +59,7 @@ def plain(dice: random.Random, records: Path) -> Plan:
 def out_of_order(
     job: str, view: JobView, told: "Told", views: Mapping[str, JobView], of_job: Mapping[str, dict[str, RunRecord]]
 ) -> list[str]:
-    """Where a job began before what it waits for was over, or was or was not run against what it waits for."""
+    """Return where a job began before its dependency was met, or ran or did not run against it."""
     if job not in told.after or view.outcome is None:
         return []
     kind, others = told.after[job]

@@ -17,7 +17,7 @@ AROUND = 30.0
 
 
 def progress(begun: float, users: Users, faults: Faults) -> str:
-    """How it stands."""
+    """Return the present state."""
     parts = Counter(fault.kind if fault.kind != "killed" else f"killed {fault.target[:1]}" for fault in faults.log)
     cuts = sum(count for kind, count in parts.items() if kind.startswith("cut"))
     return (
@@ -65,7 +65,8 @@ def _spread(times: list[float]) -> str:
 
 
 def stories(verdict: Verdict, users: Users, faults: Faults, world: World) -> str:
-    """What is known of each broken promise: the job's own record, the grid's story of it, and the faults around it."""
+    """Return what is known of each broken promise: the job's own record, the grid's story of it, and the faults around
+    it."""
     records = read_records(world.records)
     lines = []
     for job, text in verdict.violations[:STORIES]:

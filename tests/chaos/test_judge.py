@@ -38,7 +38,7 @@ class Case:
     faults: list[Fault]
 
     def outcome(self, **changes: Any) -> None:
-        """Let the grid say something else."""
+        """Change the outcome that the grid reports."""
         view = self.views["j1"]
         assert view.outcome is not None
         changed = msgspec.structs.replace(view.outcome, **changes)

@@ -184,7 +184,7 @@ class World:
         return pid if any(word.endswith(b"supervisor/main.py") for word in words) else 0
 
     def died_alone(self) -> list[str]:
-        """The services that ended although nobody killed them."""
+        """Return the services that ended although they were not killed."""
         now = [
             f"{one.name} ended by itself with {one.process.returncode}: {self.log(one.name)}"
             for one in self.services.values()
@@ -197,7 +197,8 @@ class World:
         return (self.place / f"{name}.log").read_text(errors="replace")[-1000:]
 
     def strangers(self) -> list[str]:
-        """All processes beside the campaign, its services, the idle supervisors and what makes jobs for these."""
+        """Return all processes beside the campaign, its services, the idle supervisors and the helpers that make jobs
+        for these."""
         ours = {1, os.getpid(), *(one.process.pid for one in self.services.values() if one.process)}
         ours |= {self.supervisor(node) for node in self.nodes}
         found = []
@@ -213,7 +214,7 @@ class World:
         return found
 
     def tracebacks(self) -> list[str]:
-        """What the services' logs tell of errors nobody thought of, each with its surroundings."""
+        """Return unexpected errors in the services' logs, each with the lines around it."""
         found = []
         for log in sorted([*self.place.glob("*.log"), *self.place.glob("*/supervisor.log")]):
             text = log.read_text(errors="replace")
@@ -230,7 +231,7 @@ def run(*argv: str) -> None:
 
 
 async def until(holds, seconds: float, pause: float = 0.1):  # type: ignore[no-untyped-def]
-    """What `holds` (a coroutine function) returns once that is true, or its last word when the time is up."""
+    """Return what `holds` (a coroutine function) returns once that is true, or its last result when the time is up."""
     end = uptime() + seconds
     while not (found := await holds()) and uptime() < end:  # noqa: ASYNC110
         await asyncio.sleep(pause)
@@ -238,7 +239,7 @@ async def until(holds, seconds: float, pause: float = 0.1):  # type: ignore[no-u
 
 
 def lines(paths: Iterable[Path]) -> Iterable[tuple[str, str]]:
-    """All lines of these files, each with its file's name."""
+    """Yield all lines of these files, each with its file's name."""
     for path in sorted(paths):
         for line in path.read_text().splitlines():
             yield path.name, line

@@ -126,7 +126,7 @@ class Coordinator:
                 await asyncio.sleep(0.005)
 
     def member(self, role: Role, name: str) -> ssl.SSLContext:
-        """How somebody comes who has this role and name in the grid that was founded."""
+        """Return the TLS context of a member with this role and name in the founded grid."""
         assert self.pki is not None
         folder, key = self.state_dir / f"{role.value}-{name}", new_key()
         signed = self.pki.certify(request_for(key).decode(), role, name)
@@ -183,7 +183,7 @@ class End:
         self._news.set()
 
     async def react(self, message: Any) -> None:
-        """For ends that play a part."""
+        """Handle a message, for ends that play a part."""
 
     async def until(self, wanted: Callable[[Any], bool] | type, seconds: float = PATIENCE) -> Any:
         """The first message, seen or to come, that fits."""
@@ -234,7 +234,7 @@ def answer_to(number: int) -> Callable[[Any], bool]:
 
 class ClientEnd(End):
     async def ask(self, message: Any) -> Any:
-        """Ask and get the answer: what has the same id and is not an update."""
+        """Send a request and return the answer: the message with the same id that is no update."""
         await self.say(message)
         return await self.until(lambda seen: getattr(seen, "id", None) == message.id)
 
@@ -266,7 +266,7 @@ class AgentEnd(End):
     pulse: asyncio.Task[None] | None = None
 
     async def live(self) -> None:
-        """Be heard as often as a real agent is, however long a test takes: in frames that say nothing."""
+        """Send as often as a real agent does, however long a test takes: empty frames."""
         with contextlib.suppress(ConnectionClosed):
             while not self.closed:
                 await asyncio.sleep(PULSE)
@@ -379,7 +379,7 @@ async def until_away(grid: Coordinator, name: str = "n1") -> None:
 
 
 async def works(grid: Coordinator, worker: AgentEnd) -> None:
-    """All else goes on: a job through the same coordinator and agent."""
+    """Check that everything else works: a job through the same coordinator and agent."""
     ann = await client(grid.url, "witness")
     (name,) = await ann.submit(job("true"))
     await ann.ended(name)

@@ -12,8 +12,8 @@ HEAD = "192.0.2.1:6379"
 
 
 class PlayedRay(Bridge):
-    """Shows a head named gpu-master and what joined. `down`: it cannot be asked; `deaf`: who starts never joins;
-    `answers` cleared: it takes its time. `asked` is set once somebody asked."""
+    """Shows a head named gpu-master and the nodes that joined. `down`: it does not answer; `deaf`: a started raylet
+    never joins; `answers` cleared: answers are delayed. `asked` is set by the first request."""
 
     def __init__(self) -> None:
         super().__init__(HEAD, {})
@@ -53,7 +53,7 @@ class PlayedRay(Bridge):
         return one | {"total": one["total"] | {"CPU_group_1": one["total"]["CPU"]}}
 
     def joins(self, launch: Launch) -> list[Any]:
-        """What an agent says that starts a raylet, which joins with what was granted."""
+        """Return the messages of an agent that starts a raylet, which joins with what was granted."""
         boost, job = launch.spec.boost, launch.allocation.rpartition(".")[0]
         if boost is not None and not self.deaf:
             total = {"CPU": float(len(launch.grant.cores)), "GPU": float(len(launch.grant.gpus))}

@@ -148,7 +148,7 @@ class Scene:
         return forked.with_text(forked.grid(["--coordinator", self.url, *words], os.environ, self.place))
 
     async def offers(self, node: str = "") -> list[OfferView]:
-        """What is on offer now; nodes that offer nothing are left out."""
+        """Return the present offers; nodes without an offer are left out."""
         async with GridClient(self.url, patience=PATIENCE) as client:
             views = (await client.shared()).offers
         return [view for view in views if view.room and node in ("", view.node)]
@@ -186,7 +186,7 @@ def lasting(cores: int) -> Iterator[Scene]:
 
 
 def descendants(pid: int) -> list[int]:
-    """All living processes below one, by the kernel's own lists."""
+    """Return all live processes below one, by the kernel's own lists."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():

@@ -59,7 +59,7 @@ def facts(name: str, cores: int = 4, memory: int = 8 * GIB, gpus: int = 0, boot:
 
 
 def offer(of: NodeFacts, number: int = 1, expires_in: float = 300.0, **parts: Any) -> Offer:
-    """All that a node has, or the given parts."""
+    """Return an offer of the whole node, or of the given parts."""
     gpus = tuple(GpuOffer(gpu.uuid, gpu.index, gpu.model, gpu.memory, gpu.memory) for gpu in of.gpus)
     whole: dict[str, object] = {"cores": of.cores, "memory": of.memory, "gpus": gpus}
     return Offer(number=number, expires_in=expires_in, **(whole | parts))  # type: ignore[arg-type]
@@ -85,7 +85,8 @@ def state_of(ledger: Ledger, name: str) -> State:
 
 
 def step(ledger: Ledger, event: Event, now: float) -> list[Command]:
-    """One event, and all that follows from it. A check looks at all jobs: with many it is made every tenth time."""
+    """Handle one event, and everything that follows from it. A check covers all jobs: with many it is made every tenth
+    time."""
     checked = len(ledger.state.jobs) < MANY or next(steps) % 10 == 0
     out = ledger.handle(event, now)
     if checked:
@@ -286,7 +287,7 @@ class Scene:
 
 
 def kept_for(job: Job) -> Earmark | None:
-    """What is kept for a job, if it waits for that."""
+    """Return the earmark of a job, if it waits for one."""
     return job.phase.earmark if isinstance(job.phase, Earmarked) else None
 
 

@@ -45,7 +45,7 @@ QUIET = 150
 
 
 class Leaks:
-    """A ledger with a pool of so many machines, and the provider's process."""
+    """A ledger with a pool of this many machines, and the provider's process."""
 
     def __init__(self, provider: str, settings: dict[str, Any], seed: int, longest: float = 0.4) -> None:
         self.provider, self.settings, self.longest = provider, settings, longest
@@ -82,7 +82,7 @@ class Leaks:
         self.out += self.ledger.handle(event, self.now)
 
     async def run(self, rounds: int, rest: Callable[[], bool]) -> None:
-        """Until `rest`, at the most for so many deadlines."""
+        """Run until `rest` is true, for `rounds` deadlines at most."""
         for _ in range(rounds):
             self.out += self.ledger.settle(self.now)
             while self.out:
@@ -128,8 +128,8 @@ class Leaks:
         self.ledger = self._ledger()
 
     async def _call(self, call: CreateMachine | EndMachine | ListMachines) -> None:
-        """Ask the provider; its process may be killed before, in the midst of it, or after; its answer may be lost. It
-        may be asked again at once, as by a coordinator that has been started anew."""
+        """Call the provider; its process may be killed before, during or after the call, and its answer may be lost.
+        The call may be repeated at once, as by a coordinator that has been restarted."""
         fault = self.chance.choice(FAULTS_OF_CALLS) if self.chance.random() < self.faults else ""
         if isinstance(call, CreateMachine) and self.first:
             fault, self.first = self.first, ""

@@ -20,7 +20,7 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
 
 
 def where(grid: Grid, *options: str) -> str:
-    """Where a job with these options ran."""
+    """Run a job with these options, and return its node."""
     done = grid.run("run-shared", "--no-ship", *options, "sh", "-c", "echo $GRID_NODE")
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

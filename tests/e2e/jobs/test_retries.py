@@ -23,7 +23,7 @@ done
 
 
 def lives(told: Path) -> dict[str, list[float]]:
-    """When each allocation was seen alive, in seconds since boot."""
+    """Return when each allocation was seen alive, in seconds since boot."""
     seen = defaultdict(list)
     for line in told.read_text().splitlines() if told.exists() else ():
         allocation, _, up = line.split()

@@ -47,7 +47,7 @@ def grid(double: EC2, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def packed(script: str, of: str) -> bytes:
-    """What a script writes into this file of the machine."""
+    """Return what a script writes into this file of the machine."""
     found = re.search(rf"echo (\S+) \| base64 -d >\S+/{of}", script)
     assert found is not None
     return base64.b64decode(found[1])

@@ -80,7 +80,7 @@ def inside(pid: int) -> bool:
 
 
 def end_all(grid: Grid) -> None:
-    """For the end of a test: nothing of it is left."""
+    """End all machines at the end of a test."""
     if grid.processes["coordinator"].poll() is None:
         grid.kill("coordinator")  # it would create others
     until(lambda: not kill_all(grid), "all machines are killed")

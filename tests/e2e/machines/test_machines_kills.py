@@ -20,7 +20,7 @@ PATIENT = 240.0
 
 
 def victims(grid: Grid) -> dict[str, list[int]]:
-    """What may be killed now, by what it is."""
+    """Return the processes that may be killed now, by kind."""
     found: dict[str, list[int]] = {"coordinator": [grid.processes["coordinator"].pid]}
     found |= {what: [] for what in ("provider", "agent", "machine")}
     for pid in grid.processes_with("distributed_grid.coordinator.providers.child"):
@@ -60,7 +60,7 @@ def kill(grid: Grid, what: str, pid: int) -> None:
 
 
 def resume(grid: Grid) -> None:
-    """As an operator does after three machines in a row that were killed before they had joined."""
+    """Resume the pool as an operator does after three machines in a row that were killed before they had joined."""
     for one in grid.json("scale", "status")["pools"]:
         if one.get("paused"):
             assert grid.run("scale", "resume", one["pool"]["name"]).returncode == 0

@@ -30,7 +30,7 @@ def clock_that_jumps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def all_is_as_it_was(on: Scene, long: str, done: str) -> None:
-    """Jobs are taken and end, what runs runs on, what was kept is kept, and the node is there with all it lends."""
+    """Check that jobs are accepted and end, running ones run on, kept data is kept, and the node lends everything."""
     async with GridClient(on.url) as client:
         view = await client.wait(await client.submit(["true"]))
         assert view.outcome is not None and view.outcome.code == 0

@@ -65,7 +65,8 @@ class Witness:
         return {attempt for attempt in self.seen() if self.processes(attempt)}
 
     def processes(self, attempt: str) -> list[int]:
-        """The main process of the attempt, by its pid out here: in a pid namespace of its own it writes another."""
+        """Return the main process of the attempt by its pid outside: in a pid namespace of its own it writes another
+        one."""
         argv = ["sh", "-c", LOOP.format(file=self.path), attempt]
         cmdline = "".join(f"{word}\0" for word in argv).encode()
         written = self.seen()[attempt]

@@ -30,7 +30,7 @@ def command(*words: str) -> None:
 
 @contextmanager
 def mounted(place: Path, *words: str) -> Iterator[Path]:
-    """A disk of its own, at `place`."""
+    """Mount a separate disk at `place`."""
     place.mkdir(exist_ok=True)
     try:
         command("mount", *words, str(place))
@@ -44,7 +44,7 @@ def mounted(place: Path, *words: str) -> Iterator[Path]:
 
 
 def fill(place: Path, size: int = 1 << 40) -> Path:
-    """Use up what is free, or so many bytes."""
+    """Use up the free space, or `size` bytes."""
     file = place / f"fill{len(list(place.glob('fill*')))}"
     with suppress(OSError), file.open("wb", buffering=0) as out:
         for step in (MIB, 4096, 1):
@@ -89,7 +89,7 @@ class Jobs:
             self.ids.append(await self.client.submit(["sh", "-c", script]))
 
     async def run(self, running: int, waiting: int) -> None:
-        """So many run and so many more wait, and all of that is on disk."""
+        """Let this many jobs run and this many wait, until that is on disk."""
 
         async def are_running() -> bool:
             return len(await self.client.jobs(states=[State.RUNNING])) == running
@@ -128,7 +128,7 @@ async def well_again(grid: Scene, client: GridClient) -> None:
 
 
 async def orders_are_refused(grid: Scene, client: GridClient, job: str, words: str) -> None:
-    """By the client, and by the command, which does not wait for better times."""
+    """Check the refusal to the client, and to the command, which does not wait for recovery."""
     with pytest.raises(RequestRefused) as caught:
         await client.submit(["true"])
     assert caught.value.code == "unavailable" and words in caught.value.why

@@ -69,7 +69,8 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """All of them, or those the suite tries: to die before or after a step, a disk that fails, a frame that is lost."""
+    """Yield all cases, or those that the suite tries: to die before or after a step, a disk that fails, a frame that is
+    lost."""
     for point in POINTS:
         actions = ["kill", "kill after"]
         if point in FRAMES:
@@ -178,7 +179,7 @@ def supervisor(grid: Scene, node: str) -> int:
 
 
 def met(grid: Scene, case: Case) -> int:
-    """How often the fault has happened so far: each is told in a line."""
+    """Return how often the fault has happened so far: each time is logged in a line."""
     words = f"GRID_FAULTS {case.asked.partition(':')[0]}:".encode()
     logs = [*grid.place.glob("*.log"), *grid.place.glob("*/*.log")]
     return sum(log.read_bytes().count(words) for log in logs)
@@ -217,7 +218,7 @@ async def shipped(client: GridClient, place: Path) -> str:
 
 
 async def end(grid: Scene, job: str) -> JobView:
-    """How it ended, asked until there is an answer."""
+    """Return how the job ended, repeating the request until there is an answer."""
     for _ in range(40):
         with suppress(GridError, TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS), GridClient(grid.url, patience=ANSWER_SECONDS) as client:
@@ -234,7 +235,7 @@ NEVER_BEGUN = {"supervisor.spawn": Cause.SPAWN_FAILED, "agent.folder": Cause.WOR
 
 
 def judge(case: Case, number: int, view: JobView, witness: Path) -> None:
-    """One start and the job's own exit code; only who lost its supervisor may have lost its code with it."""
+    """Check for one start and the job's own exit code; the code may be lost only with the supervisor."""
     starts = witness.read_text().count("start\n") if witness.exists() else 0
     assert view.outcome is not None
     if view.outcome.cause is Cause.SUPERVISOR_LOST:

@@ -74,12 +74,12 @@ async def client(grid: Scene) -> AsyncIterator[GridClient]:
 
 
 def living(word: str) -> list[int]:
-    """All processes with this word in their command line, whoever's they are."""
+    """Return all processes with this word in their command line, of any user."""
     return [*commands(word)]
 
 
 def commands(word: str) -> dict[int, list[bytes]]:
-    """Their command lines, by pid."""
+    """Return their command lines, by pid."""
     found = {}
     # The newest first: what forks all the time is gone when the others have been looked at.
     for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True):
@@ -256,7 +256,7 @@ async def test_all_three_are_killed_at_once_and_come_back(tmp_path: Path) -> Non
 
 @asynccontextmanager
 async def ten(starts: Path, node: str) -> AsyncIterator[tuple[Scene, GridClient, list[str]]]:
-    """A grid of its own on which ten jobs run that note each start. They end when there is a file `go`."""
+    """A separate grid with ten running jobs that note each start. They end when there is a file `go`."""
     async with scene() as grid:
         await grid.agent(node, cores=list(range(10)), virtual=True)
         async with GridClient(grid.url) as client:

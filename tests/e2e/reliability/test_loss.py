@@ -80,7 +80,7 @@ def coordinator(grid: Grid, *words: str) -> Any:
 
 
 def held(grid: Grid) -> str:
-    """What a coordinator that holds says of itself; it refuses new jobs with that."""
+    """Return the status of a coordinator that holds; it refuses new jobs with that text."""
     trouble = str(grid.json("status")["trouble"])
     assert trouble.startswith("nothing is started, since the store has lost commits: ")
     refused = grid.shared("true")

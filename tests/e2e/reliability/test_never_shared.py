@@ -48,7 +48,7 @@ async def test_many_jobs_at_once_never_share_a_core_or_a_gpu() -> None:
 
 
 def note(view: JobView, end: JobResult, held: dict[tuple[str, object], list[tuple[int, int, str]]]) -> None:
-    """What one job had, and from when until when by its own clock; it had what it was granted and nothing else."""
+    """Note what one job had, and from when until when by its own clock; it had what it was granted and nothing else."""
     began, mask, devices, ended = end.stdout.split("\n")[:4]
     assert view.grant is not None
     assert devices.split(",") == [gpu.uuid for gpu in view.grant.gpus] or (devices == "" and not view.grant.gpus)

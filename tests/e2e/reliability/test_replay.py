@@ -22,7 +22,7 @@ JOB = ["sh", "-c", "sleep 0.2; exit $0"]
 
 
 def replayed(*words: str, seed: str = "0") -> subprocess.CompletedProcess[str]:
-    """`grid replay` as a process of its own."""
+    """Run `grid replay` as a separate process."""
     environment = os.environ | {"PYTHONHASHSEED": seed}
     return subprocess.run([*PROGRAM, *words], capture_output=True, text=True, timeout=120, env=environment)
 
@@ -71,7 +71,7 @@ async def test_a_life_with_kills_is_decided_the_same_again() -> None:
 
 
 def turned_over(events: Path) -> int:
-    """How many files follow another one."""
+    """Return how many files follow another one."""
     found = 0
     for path in files(events):
         with suppress(OSError, BadLog):  # it was deleted meanwhile, or is just being begun

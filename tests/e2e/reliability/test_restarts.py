@@ -71,7 +71,7 @@ async def test_jobs_and_streams_run_on_while_the_coordinator_is_killed_and_resta
 
 
 async def read(client: GridClient, job: str) -> bytes:
-    """All of a job's stdout, as it comes."""
+    """Return all of a job's stdout, as it comes."""
     return b"".join([data async for stream, data in client.stream(job) if stream == "stdout"])
 
 

@@ -21,7 +21,8 @@ def grid(tmp_path: Path) -> Iterator[Grid]:
 
 
 def begin(grid: Grid, name: str, code: int, cpus: int = 1, priority: str = "medium") -> Path:
-    """A job that runs until its file `NAME.go` is there, then writes a line to the path that is returned and exits."""
+    """Submit a job that runs until its file `NAME.go` exists, then writes a line to the path that is returned and
+    exits."""
     went = grid.home / f"{name}.went"
     script = WAITS.format(go=grid.home / f"{name}.go", went=went, code=code)
     words = ("--cpus", str(cpus), "--no-ship", "--detach", "--name", name, "--priority", priority, "sh", "-c", script)

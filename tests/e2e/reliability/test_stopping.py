@@ -35,7 +35,7 @@ def node(grid: Grid) -> Iterator[Grid]:
 
 
 def begin(grid: Grid, *flags: str, code: int = 7) -> tuple[str, Path]:
-    """A job that runs until a file is there; its id and the file."""
+    """Submit a job that runs until a file exists; returns its id and the file."""
     ending = grid.home / f"end-{len(list(grid.home.glob('begun-*')))}"
     begun = ending.with_name(ending.name.replace("end", "begun"))
     script = f"touch {begun}; while [ ! -e {ending} ]; do sleep 0.05; done; exit {code}"
@@ -46,7 +46,7 @@ def begin(grid: Grid, *flags: str, code: int = 7) -> tuple[str, Path]:
 
 
 def offered(grid: Grid) -> int:
-    """What the coordinator has to lend, in thousandths of a core."""
+    """Return what the coordinator has to lend, in thousandths of a core."""
     return sum(offer["offered"]["cpu"] for offer in grid.json("shared-status")["offers"])
 
 

@@ -32,7 +32,7 @@ class Load:
     wrong: list[str] = field(default_factory=list)
 
     def at(self, part: float) -> float:
-        """Of the seconds from submit to result, this part is quicker."""
+        """Return the quantile of the seconds from submit to result."""
         return sorted(self.seconds)[int((len(self.seconds) - 1) * part)]
 
     def line(self, name: str, seconds: float) -> str:
@@ -42,7 +42,7 @@ class Load:
 
 @dataclass
 class Verdict:
-    """What a siege did. `wrong` is empty: no harm."""
+    """The result of a siege. `wrong` is empty: no harm was done."""
 
     alone: Load
     besieged: Load
@@ -55,7 +55,7 @@ class Verdict:
 
 
 async def work(url: str, seconds: float, load: Load) -> None:
-    """Run jobs for so long, each of which says its number and ends with a code of its own."""
+    """Run jobs for this many seconds, each of which prints its number and ends with a code of its own."""
     until, numbers = time.monotonic() + seconds, itertools.count(1)
 
     async def worker(client: GridClient) -> None:
@@ -83,7 +83,7 @@ async def _running(client: GridClient, job: str) -> bool:
 
 
 async def cancelled(grid: Scene) -> float:
-    """How long it takes an operator, with a connection of their own, to end a running job."""
+    """Return how long it takes an operator, with a separate connection, to end a running job."""
     async with GridClient(grid.url) as client:
         job = await client.submit(["sleep", "600"], nodes=["n1"])
         await grid.until(lambda: _running(client, job), "it runs")
@@ -95,7 +95,7 @@ async def cancelled(grid: Scene) -> float:
 
 
 async def siege(seconds: float, seed: int, alone: float = 3.0) -> Verdict:
-    """Work alone, then besieged for so long; what came of it."""
+    """Work alone, then under siege for this many seconds; returns the result."""
     async with scene() as grid:
         await grid.agent("n1", cores=[0, 1, 2, 3], virtual=True)
         quiet, besieged = Load(), Load()

@@ -48,7 +48,7 @@ def grid() -> Iterator[Scene]:
 
 
 def rss(grid: Scene) -> int:
-    """What the coordinator has resident, in bytes."""
+    """Return the resident memory of the coordinator, in bytes."""
     status = Path(f"/proc/{grid.parts['coordinator'].pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) << 10
 
@@ -61,8 +61,8 @@ def peak(grid: Scene) -> int:
 
 @asynccontextmanager
 async def undisturbed(grid: Scene) -> AsyncIterator[GridClient]:
-    """What holds whatever happens inside: a running job runs on, another one can be run, the node is heard all the
-    time, memory grows little, and no traceback is logged."""
+    """Check what holds whatever happens inside the block: a running job runs on, another one can be run, the node is
+    heard all the time, memory grows little, and no traceback is logged."""
     yardstick = grid.place / "yardstick"
     async with GridClient(grid.url) as client:
         job = await client.submit(["sh", "-c", "echo up; sleep 600"])
@@ -77,7 +77,7 @@ async def undisturbed(grid: Scene) -> AsyncIterator[GridClient]:
                 await asyncio.sleep(0.05)
 
         async def measure() -> None:
-            """How long this machine makes anybody wait who does next to nothing."""
+            """Measure how long this machine delays a process that does next to nothing."""
             nonlocal stall
             while True:
                 began = time.monotonic()
@@ -115,7 +115,7 @@ def sync(path: Path) -> None:
 
 
 def logged(grid: Scene, words: str) -> int:
-    """In how many lines the coordinator has said so."""
+    """Return how many lines of the coordinator's log have these words."""
     return (grid.place / "coordinator.log").read_text().count(words)
 
 

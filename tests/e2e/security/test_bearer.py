@@ -23,7 +23,7 @@ def bearer(grid: Grid, *words: str) -> str:
 
 
 def elsewhere(grid: Grid, name: str, *words: str, **options: str) -> subprocess.CompletedProcess[str]:
-    """A command of somebody who has contexts of their own; `token_file` names another file with a token."""
+    """Run a command of a person with separate contexts; `token_file` names another file with a token."""
     own = grid.environment
     grid.environment = own | {"XDG_CONFIG_HOME": str(grid.home / name)}
     if "token_file" in options:

@@ -56,7 +56,7 @@ def log(grid: Grid) -> str:
 
 
 def spoken_to(grid: Grid, context: ssl.SSLContext, role: str, name: str) -> Refused | str:
-    """What the coordinator answers to a hello; a text where the connection ends instead."""
+    """Return the coordinator's answer to a hello; a text if the connection ends instead."""
     own = facts(name) if role == "agent" else None
     hello = Hello(protocol=PROTOCOL, software=__version__, role=role, name=name, facts=own)
 

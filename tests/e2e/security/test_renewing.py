@@ -46,7 +46,7 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
 
 
 def aged(grid: Grid, folder: Path, role: Role, name: str, ago: float, life: float) -> None:
-    """Let the identity in a folder be one that was given out so long ago, and holds for so long: seconds. The
+    """Replace the identity in a folder by one that was issued `ago` seconds ago and is valid for `life` seconds. The
     coordinator does not run meanwhile."""
     pki = Pki(grid.home / "coordinator" / "pki", founded_id(grid))
     key, then = new_key(), datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=ago)

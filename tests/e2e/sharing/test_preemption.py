@@ -25,7 +25,7 @@ def receipts(on: Scene, *words: str) -> list[dict[str, Any]]:
 
 
 def foreseen(on: Scene) -> dict[str, Any]:
-    """What a dry run says of an urgent request, to people as to programs."""
+    """Return what a dry run reports of an urgent request, the same to people and to programs."""
     done = grid(on, "-o", "json", "run-shared", "--dry-run", "--priority", "critical", "true")
     would: dict[str, Any] = json.loads(done.stdout)["preempts"]
     said = grid(on, "run-shared", "--dry-run", "--priority", "critical", "true")

@@ -63,7 +63,7 @@ async def test_a_foreign_busy_process_shrinks_the_offer_within_two_samples(
 
 
 async def newest(client: GridClient) -> float:
-    """When the node measured itself last; 0: that was not told yet."""
+    """Return when the node was last measured; 0: that was not reported yet."""
     sample = (await client.nodes())[0].sample
     return sample.at if sample is not None else 0.0
 
@@ -87,7 +87,7 @@ async def test_our_own_busy_job_shrinks_the_offer_by_what_it_holds_and_no_more(i
 
 
 async def quiet(client: GridClient) -> bool:
-    """Our job burns a core, and nobody else much of any (other tests may run beside this one)."""
+    """Whether this test's job burns a core, and others use hardly any of one (other tests may run beside this one)."""
     sample = (await client.nodes())[0].sample
     return sample is not None and sample.own_cpu > 0.8 and all(percent < 50 for percent in sample.cores.values())
 

@@ -11,7 +11,7 @@ from tests.e2e.scenes import Scene, scene
 
 
 def told(grid: Scene, *words: str) -> dict[str, Any]:
-    """What a command says in JSON."""
+    """Return the output of a command as JSON."""
     command = [sys.executable, "-m", "distributed_grid.cli.main", "--coordinator", grid.url, "-o", "json", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

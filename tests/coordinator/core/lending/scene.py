@@ -40,7 +40,7 @@ class Scene:
         self.say(Started(allocation=self.state.jobs[name].allocation))
 
     def uses(self, name: str, cores: float, measured: float = 600.0) -> list[Command]:
-        """Its node says what it usually uses; a second later who waits for slack is tried."""
+        """Let its node report its usual use; a second later the jobs that wait for slack are tried."""
         use = Use(allocation=self.state.jobs[name].allocation, seconds=10.0, usual=cores, usual_for=measured)
         out = self.say(InUse(uses=(use,)))
         self.now += 1.5
@@ -73,6 +73,6 @@ class Scene:
         return self.allocation(name).grant.slack
 
     def grant(self, name: str) -> Grant | None:
-        """What a job holds; None: it waits, or has ended."""
+        """Return the grant of a job; None: it waits, or has ended."""
         one = self.state.jobs.get(name)
         return one.grant if one is not None and one.allocation in self.state.allocations else None

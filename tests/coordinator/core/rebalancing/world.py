@@ -22,7 +22,7 @@ def balancing(name: PolicyName = PolicyName.BALANCED, interval: float = 30.0) ->
 
 
 def source(name: str, cores: int = 8, owner: float = 0.0, gpus: int = 0, memory: int = 16, idle: float = 1e6) -> Source:
-    """An idle node with so many cores and GPUs, and so many GB, all free."""
+    """Return an idle node with this many cores and GPUs, and this memory (GB), all free."""
     has = Resources(cores * MILLI, memory * GIB, gpus * MILLI)
     return Source(name, has, has, weighted(owner, owner, owner if gpus else None), idle)
 
@@ -34,7 +34,7 @@ def waits(count: int = 1, cpu: float = 1, gpu: float = 0, memory: float = 0, **m
 
 @dataclass
 class Demand:
-    """Tasks that ask for the same. They run where there is room, for so long (0: until they are told to end); `odd`
+    """Tasks with the same request. They run where there is room, for this long (0: until they are told to end); `odd`
     ones wait for something that no boost has."""
 
     each: Resources
@@ -75,7 +75,7 @@ class World:
             self.pass_once()
 
     def pass_once(self) -> Pass:
-        """One interval later."""
+        """Run a pass one interval later."""
         self.now += self.balancing.interval
         self._place()
         look = self.look()

@@ -107,7 +107,7 @@ class World:
         heappush(self.queue, (self.now + seconds, self.number, do))
 
     def run(self, seconds: float) -> None:
-        """Let time pass: what is due, the ledger's deadlines, and the timers of machines."""
+        """Let time pass: handle what is due, the ledger's deadlines, and the timers of machines."""
         until = self.now + seconds
         while True:
             times = [self.queue[0][0]] if self.queue else []
@@ -125,7 +125,7 @@ class World:
         self.timers()
 
     def timers(self) -> None:
-        """Each machine ends itself: not joined in time, abandoned without jobs, or at the end of its life."""
+        """Let machines end themselves: not joined in time, abandoned without jobs, or at the end of their life."""
         for vm in self.vms.values():
             machine = vm.machine
             late = not vm.joined and self.now >= vm.born + machine.join_within
@@ -388,6 +388,6 @@ class World:
         self.submit(name)
 
     def submit(self, name: str) -> None:
-        """With a key, again after each restart, until it is on disk."""
+        """Submit with a key, again after each restart, until it is on disk."""
         if self.ledger is not None and name not in self.disk.rows and name not in self.ledger.state.jobs:
             self.tell(JobsSubmitted(1, (job(name, Request(Resources(2000, GIB)), self.grid),)))
