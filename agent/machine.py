@@ -58,12 +58,12 @@ log = get_logger("machine")
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What a machine is told. `url`: the coordinator's, where no `invitation` names it. `ends_by`: seconds since the
+    """The settings of a machine. `url`: the coordinator's, if no `invitation` has it. `ends_by`: seconds since the
     epoch, by the clock of a coordinator that may be wrong; so `life`, the seconds that it runs at the longest, counts
-    too (0: not told). `cores` numbers virtual ones; 0: all of the machine. `gpus` 0: none, whatever is there.
-    `handle`: what its provider calls it. `metadata`: whose metadata service (aws, gcp) it may ask about itself; `spot`:
-    also whether it is taken back. `notice`: seconds from SIGUSR1 until it is taken. `at_end`: the program that shuts
-    the machine down; `scratch`: nothing of its directory is kept."""
+    too (0: not told). `cores` numbers virtual ones; 0: all of the machine. `gpus` 0: none, whatever is there. `handle`:
+    its name at the provider. `metadata`: the metadata service (aws, gcp) that it may query; `spot`: also whether it is
+    taken back. `notice`: seconds from SIGUSR1 until it is taken. `at_end`: the program that shuts the machine down;
+    `scratch`: nothing of its directory is kept."""
 
     name: str
     url: str = ""

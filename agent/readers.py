@@ -30,7 +30,7 @@ class Readers:
         launcher.awaits_reader = self._took
 
     def asked(self, want: WantOutput) -> None:
-        """Somebody asks for output: a reader that is attached has read all before it."""
+        """Handle a request for output: an attached reader has read everything before it."""
         if not want.reader or not self._table.runs(want.allocation):
             return
         key, now = (want.allocation, want.reader, want.stream), boot_clock()

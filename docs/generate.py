@@ -107,7 +107,7 @@ def wire() -> str:
 
 
 def roles() -> str:
-    """Who may send what, and what it reaches then. What agents alone say is one line."""
+    """Return the table of messages by role, with what each reaches. Messages of agents alone are one line."""
     people = (Role.CLIENT, Role.OPERATOR, Role.VIEWER)
     rows = ["| message | a client | an operator | a viewer |", "|---|---|---|---|"]
     for kind, row in TABLE.items():

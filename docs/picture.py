@@ -133,7 +133,7 @@ def record(target: Path) -> None:
 
 
 def main() -> int:
-    """Draw the picture anew."""
+    """Draw the picture again."""
     if sys.argv[1:2] == ["--inside"]:
         record(Path(sys.argv[2]))
         return 0

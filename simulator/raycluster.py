@@ -49,7 +49,7 @@ class RayCluster:
         return [run.allocation for run in self._raylets()]
 
     def look(self) -> RayLook:
-        """What Ray tells now."""
+        """Return Ray's present report."""
         self._place()
         now = self._engine.now
         waiting = []

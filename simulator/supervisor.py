@@ -56,7 +56,7 @@ class JournaledJobs(Recorded):
 
 
 class Processes:
-    """Those of all jobs of a node, as the supervisor has them end, stop and go on."""
+    """The processes of all jobs of a node, as the supervisor ends, stops and continues them."""
 
     due = NEVER
 
@@ -181,7 +181,7 @@ class Supervisor(Process):
         return known
 
     def receive(self, agent: Any, number: int, op: dict[str, Any]) -> None:
-        """What the agent asks for. Of what one said that was killed a little may never have left it."""
+        """Handle an order of the agent. The last orders of a killed agent may never have left it."""
         if agent.dead and number > agent.last_word:
             return
         if self._busy(self.receive, agent, number, op):
@@ -364,8 +364,8 @@ class Supervisor(Process):
 
 
 class Launcher(Process, ABC):
-    """What every agent is as well. `report` takes what the supervisor tells. `last_word`: how much of what it said left
-    it, once it is dead."""
+    """The launcher part of every agent. `report` takes the supervisor's events. `last_word`: the number of the last
+    order that left a dead agent."""
 
     def __init__(self, engine: Engine, machine: Machine) -> None:
         super().__init__()

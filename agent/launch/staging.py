@@ -207,7 +207,8 @@ class Staging:
         return WalledFolder(self.files, self.state_dir, await self.launcher.reserve(launch), private)
 
     async def _unpacking_failed(self, allocation: str, why: str) -> Stale | Exited:
-        """What was shipped could not be unpacked: Stale if the disk is to blame, and what was unpacked is removed."""
+        """Handle that the shipped files could not be unpacked: Stale if the disk is to blame, and what was unpacked is
+        removed."""
         await self.disk.check()
         if self.disk.trouble:
             return Stale(allocation=allocation, reason=self.disk.trouble)

@@ -85,7 +85,7 @@ def services(home: Path) -> dict[Path, Process]:
 
 
 def supervisors(home: Path) -> list[Process]:
-    """Our supervisors on a directory below `home`, likewise; the oldest first."""
+    """Return this user's supervisors on a directory below `home`, the oldest first."""
     found = [
         process
         for process, words in _ours()

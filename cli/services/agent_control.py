@@ -25,7 +25,7 @@ SECONDS = 10.0
 
 
 class NoAgent(GridError):
-    """Nobody answers there."""
+    """No agent answers there."""
 
 
 class AgentSocket:

@@ -228,7 +228,7 @@ class JobOutput:
             self.streams[name].offset = offset
 
     def drop(self, name: str) -> None:
-        """Nobody wants the rest of this stream."""
+        """Read no more of this stream."""
         self.streams[name].done = self.streams[name].dropped = True
 
     def pause(self, now: float) -> float | None:

@@ -137,8 +137,9 @@ class SlurmProvider(CloudProviderBase):
 
     @contextmanager
     def _alone(self) -> Iterator[int]:
-        """Nobody else submits jobs of this grid from this machine. An `sbatch` holds the lock, too: one that goes on
-        after its provider was killed is over before the next one is begun, which then finds its job by name."""
+        """Hold the lock that lets one process of this machine submit jobs of this grid. An `sbatch` holds it, too: one
+        that goes on after its provider was killed is over before the next one begins, which then finds its job by
+        name."""
         try:
             lock = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:

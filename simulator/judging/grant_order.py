@@ -92,7 +92,7 @@ class _Watched(GridState):
         """By allocation: the successors that were overdue, and when they were granted that."""
 
     def grant(self, job: Job, placement: Placement, lease: float, gang: Gang | None = None) -> Allocation:
-        """What was kept for a job is nobody else's, so nobody is passed by that."""
+        """Check the order of grants. An earmark is for one job alone, so using it passes no other job."""
         if not job.by_operator:  # such as what the grid lends by itself
             nobody_passes_a_quota(self, job, placement.grant.resources)
         headroom_stays_free(self, job, placement)
@@ -104,7 +104,7 @@ class _Watched(GridState):
         return super().grant(job, placement, lease, gang)
 
     def grant_next(self, job: Job, before: Allocation) -> Allocation:
-        """Who is to take over the room of another job comes before all others that this room is enough for."""
+        """Check that the successor comes before all others that have room in its place."""
         nobody_passes_a_quota(self, job, before.grant.resources, besides=before.grant.resources)
         _nobody_comes_before(self, job, before)
         _has_the_labels(self, job, before.node)
@@ -116,7 +116,7 @@ class _Watched(GridState):
         return allocation
 
     def was_not_served(self, allocation: str) -> None:
-        """An attempt is over that had not started: it keeps nobody waiting who was overdue."""
+        """Check that an attempt that ended before its start does not delay an overdue job."""
         job, granted = self._given.pop(allocation, ("", 0.0))
         if job in self.queue and self.queue.line(job).standing.served_at == granted:
             raise Violation(job, f"it was taken back before it started, and its lane waits as if {allocation} had")
@@ -225,7 +225,8 @@ def _limit(state: GridState, job: Job) -> float:
 
 
 def _precedence(state: GridState, job: Job, clearly: bool = False) -> float:
-    """What decides between two that are not overdue; `clearly`: at least, by what was looked at last."""
+    """Return the precedence of a job that is not overdue: the highest possible one, or with `clearly` the lowest, since
+    the last ranking."""
     sharing, limit = state.policy.sharing, _limit(state, job)
     (share, most), waited = _held(state, job.user), state.now - job.waits_since
     if clearly:
@@ -237,8 +238,8 @@ def _precedence(state: GridState, job: Job, clearly: bool = False) -> float:
 
 
 def _share(state: GridState, job: Job) -> tuple[float, float]:
-    """What decides between the users of a class where shares do: the share, less the age of what waits of theirs. The
-    least and the most that it may have been ranked by."""
+    """Return the least and the greatest share, less the age of the user's waiting jobs, by which a user may have been
+    ranked."""
     age = aged(state.now - job.submitted, state.policy.sharing)
     least, most = _held(state, job.user)
     return least - age, most - age
@@ -264,7 +265,7 @@ def _held(state: GridState, user: str) -> tuple[float, float]:
 
 
 def _credit(state: GridState, user: str, at: float) -> float:
-    """What a user lent others and borrowed of them, from the averages of all pairs of users."""
+    """Return what a user lent less what they borrowed, from the averages of all pairs of users."""
     sharing, found = state.policy.sharing, 0.0
     for (lender, borrower), one in state.loans.pairs.items():
         average = one.average(at, sharing.half_life)

@@ -172,7 +172,8 @@ class Judge(Truth):
         return row is not None and row.state is not State.ENDED and row.allocation == run.allocation
 
     def _not_after_its_end(self, run: Run) -> None:
-        """What was acknowledged as never started, never is. (A node that was given up may run what it was sent.)"""
+        """Check that a job that was acknowledged as never started does not start. (A node that was given up may run
+        what it was sent.)"""
         outcome = self.ended.get(run.job)
         if outcome is None:
             return

@@ -46,10 +46,10 @@ _PARTS = ((3, 4), (1, 2), (1, 4), (0, 1))
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
     """A request that wants to start, its maximum duration (seconds; 0: unlimited), and its sort key in the order of
-    service: its class, negated, the rank of its user there, and its turn. `expected`: for how long it is expected to
-    run (seconds; 0: nobody knows); `left`: the node that it has left before its owner came, and does not go back to
-    while there is another one. `planned`: of a job that can be preempted, the run time (seconds) that nine in ten runs
-    like it stay within (0: nobody knows); `needs`: how long it may take, where machines end (0: unlimited)."""
+    service: its class, negated, the rank of its user there, and its turn. `expected`: the expected run time (seconds;
+    0: unknown); `left`: the node that it has left before its owner came, and does not go back to while there is another
+    one. `planned`: of a job that can be preempted, the run time (seconds) that nine in ten runs like it stay within (0:
+    unknown); `needs`: how long it may run, if machines end (0: unlimited)."""
 
     request: Request
     lasts: float

@@ -30,9 +30,9 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class RayLook(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Ray's report for one pass. `target`: the node of its head, which boosts are lent to; `total` and `used`: of all
-    its nodes; `idle`: seconds without work of each raylet that was lent, by its boost (0: at work); `members`: nodes
-    of the grid that are nodes of this Ray cluster by themselves. `user`: who asks for boosts. The rest is what a boost
-    has to know of the cluster, as in Boost."""
+    its nodes; `idle`: seconds without work of each raylet that was lent, by its boost (0: at work); `members`: nodes of
+    the grid that are nodes of this Ray cluster by themselves. `user`: the user whose boosts they are. The rest is the
+    data of the cluster in each boost, as in Boost."""
 
     target: str
     address: str
@@ -78,10 +78,10 @@ def _kept(headroom: float, cpu: int, gpu: int) -> tuple[int, int]:
 
 
 class Loan(msgspec.Struct, frozen=True, kw_only=True):
-    """A live boost for the cluster. `automatic`: the grid has lent it by itself, with room for so many `tasks` of what
-    is in `asks` (empty: not known any more); `joined`: since when Ray has it (grid time; 0: not yet); `new`: it has not
-    joined, or a moment ago; `idle`: Ray's word, in seconds (None: not told); `in_way`: what of somebody's waits in the
-    grid for what it holds."""
+    """A live boost for the cluster. `automatic`: the grid has lent it by itself, with room for this many `tasks`, each
+    with the request `asks` (empty: not known any more); `joined`: since when Ray has it (grid time; 0: not yet); `new`:
+    it has not joined, or only just; `idle`: seconds without work according to Ray (None: not reported); `in_way`: the
+    job that waits in the grid for what it holds."""
 
     boost: str
     user: str
@@ -98,11 +98,11 @@ class Loan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stay(msgspec.Struct, frozen=True, kw_only=True):
-    """A running job on `source`, whose owner `returns` with this probability `within` so many seconds, in which it does
-    not end (`soon`: within the `looked` seconds that decide whether it may leave). It has run for `ran` seconds on
+    """A running job on `source`, whose owner `returns` with this probability `within` this many seconds, in which it
+    does not end (`soon`: within the `looked` seconds that decide whether it may leave). It has run for `ran` seconds on
     `work` cores (as preemption counts them). It could go to `target` (empty: nowhere), whose owner returns with
-    `target_returns` and `target_soon`; it is `protected` until then (grid time). `recalls` and `target_recalls`: how
-    likely an owner who returns stays for so long that a job is recalled, and not only frozen."""
+    `target_returns` and `target_soon`; it is `protected` until then (grid time). `recalls` and `target_recalls`: the
+    probability that an owner who returns stays long enough for a recall, and not only a freeze."""
 
     job: str
     source: str

@@ -325,12 +325,12 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, kw_only=True):
-    """What a plan is made from, beside demand and machines. `soon`: existing nodes with what is free of them before a
+    """The data of a plan beside demand and machines. `soon`: existing nodes with the resources that are free before a
     machine could be up. `seen`: machines' nodes, by machine. `boots`: how long machines take to boot (median and 90th
-    percentile), by pool and type; `as_joined`: what the one that joined last has in fact. `backoffs`: what providers
-    have refused, and until when; `paused`: pools and why. `unrecorded`: machines that are the grid's and that no record
-    knows, by pool. `utilisation` over the last window (None: not known for that long), `capacity` what that is a part
-    of, and when machines were added or removed because of it."""
+    percentile), by pool and type; `as_joined`: the actual resources of the one that joined last. `backoffs`: what
+    providers have refused, and until when; `paused`: pools and why. `unrecorded`: machines that are the grid's and that
+    no record knows, by pool. `utilisation` over the last window (None: not known for that long), `capacity` what that
+    is a part of, and when machines were added or removed because of it."""
 
     soon: list[Bin] = []
     seen: Mapping[str, Seen] = {}

@@ -61,11 +61,11 @@ class Answer(StrEnum):
 
 class Listed(msgspec.Struct, frozen=True, omit_defaults=True):
     """A machine in its provider's list, by the tags that the grid gave it. `ending`: it is on its way out. `queued`: it
-    waits in its provider's queue, and does not run yet. `ended`: it is there no more, and its provider still knows how
-    it ended. `failed`: it has ended by what was to run there, rather than by its provider; in a queue: as it is, it
-    never begins; else: what was to run there has ended, and is not begun again. `why`: what it waits for, or how it
-    ended. `born` and `ends_by` as the provider was told at its creation, in grid time; `left`: seconds for which the
-    provider itself lets it be there from now on (0: it does not say)."""
+    waits in its provider's queue, and does not run yet. `ended`: it is gone, and its provider still knows how it ended.
+    `failed`: it has ended by its own program, rather than by its provider; in a queue: it will never begin; else: its
+    own program has ended, and is not restarted. `why`: what it waits for, or how it ended. `born` and `ends_by` as the
+    provider was told at its creation, in grid time; `left`: seconds until the provider itself ends it (0: it does not
+    say)."""
 
     handle: Word
     name: Word
@@ -127,8 +127,9 @@ class Provider(msgspec.Struct, omit_defaults=True):
 
 
 class AsJoined(msgspec.Struct, frozen=True):
-    """What the machine of a pool and type that joined last has in fact. `offered`: the most that it has offered while
-    nothing ran there; nothing before its first offer. That is less than it may lend, by what its own programs use."""
+    """The actual resources of the machine of a pool and type that joined last. `offered`: the most that it has offered
+    while nothing ran there; nothing before its first offer. That is less than it may lend, by the use of its own
+    programs."""
 
     facts: NodeFacts
     offered: Resources = Resources()
@@ -140,11 +141,11 @@ class AsJoined(msgspec.Struct, frozen=True):
 
 
 class ScalingState(msgspec.Struct, omit_defaults=True):
-    """All that is remembered. `machines` by name, with those that are gone, for the time that they are remembered;
-    `joined`: those that take jobs; `idle`: since when one has no allocation, `offerless`: since when it has no offer;
-    `draining`: those that end when they have none; `number`: how many were named in this epoch. By pool and type:
-    `as_joined`, what the machine that joined last has in fact; `idled`, how many in a row were created for jobs and ran
-    none. `used`: utilisation at the last passes."""
+    """The state of scaling. `machines` by name, with those that are gone, as long as they are remembered; `joined`:
+    those that take jobs; `idle`: since when one has no allocation, `offerless`: since when it has no offer; `draining`:
+    those that end when they have none; `number`: how many were named in this epoch. By pool and type: `as_joined`, the
+    actual resources of the machine that joined last; `idled`, how many in a row were created for jobs and ran none.
+    `used`: utilisation at the last passes."""
 
     machines: dict[str, Machine] = {}
     number: Count = 0

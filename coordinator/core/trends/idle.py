@@ -75,8 +75,8 @@ class Memory(msgspec.Struct):
 
 
 class Pool:
-    """What all nodes of the grid have learned together: cases and those that lasted, and how reliable the forecasts
-    were, by horizon."""
+    """The knowledge of all nodes of the grid together, by horizon: cases and those that stayed idle, and how reliable
+    the forecasts were."""
 
     def __init__(self) -> None:
         self.cases = [0] * len(HORIZONS)
@@ -145,8 +145,8 @@ class _Learner:
         return (lasted + HOURLY * mean) / (cases + HOURLY)
 
     def before(self, at: int, intervals: int) -> float:
-        """What came of the forecast made so much earlier, the last one before that moment, around 0; 0 where that is
-        not known."""
+        """Return the result of the last forecast at least this many intervals earlier, centred at 0; 0 if it is not
+        known."""
         wanted = at - at % EVERY - intervals * EVERY
         return self.outcomes[wanted] - 0.5 if wanted in self.outcomes else 0.0
 
@@ -195,9 +195,9 @@ class IdleForecaster:
         return Memory([one.learned for one in self._learners], max(self.next, self._learned))
 
     def observe(self, at: int, use: float, idle: bool, pool: Pool) -> None:
-        """What was measured in this interval: the owner's use as a part of the node (NaN: nothing), and whether that
-        left the node idle. Intervals that are left out were not measured. Those that were learned from before a restart
-        say how long the node is idle, and of forecasts that had not come to their time."""
+        """Add the measurement of this interval: the owner's use as a part of the node (NaN: nothing), and whether that
+        left the node idle. Intervals that are left out were not measured. Intervals that were learned before a restart
+        still count for how long the node is idle, and for open forecasts."""
         if at < self.next:
             return
         if at > self.next or math.isnan(use):
