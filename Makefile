@@ -61,6 +61,7 @@ ROOMS := tests/protocol tests/coordinator tests/agent tests/cli tests/config tes
 
 # These look at what a bare interpreter loads and does, look often, or fill a disk: being measured is something more.
 BARE := tests/cli/test_main.py::test_a_program_loads_nothing_heavy_that_it_may_never_need \
+    tests/cli/test_main.py::test_help_imports_nothing_slow_and_no_command \
     tests/agent/walls/test_files.py::test_directories_that_the_job_closed_are_opened_and_removed \
     tests/coordinator/backup/test_archive.py::test_of_a_backup_that_the_disk_did_not_take_nothing_is_left \
     tests/coordinator/backup/test_archive.py::test_of_a_restore_that_the_disk_did_not_take_nothing_is_left_and_what_was_there_is \
