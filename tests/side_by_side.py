@@ -135,7 +135,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()  # what was collected stays to the end: nobody looks through it again and again for what may go
     forked_workers.fork(session.config)
-    gc.set_threshold(10_000, 20, 50)  # by default every 700 new objects, which takes 2 % of the CPU time
+    gc.set_threshold(10_000, 20, 10)  # by default every 700 new objects, which takes 2 % of the CPU time
     gc.enable()
 
 

@@ -4,6 +4,7 @@ not at all."""
 import contextlib
 import ctypes
 import errno
+import gc
 import json
 import os
 import resource
@@ -91,6 +92,7 @@ def test_many_files_with_many_contents_are_unpacked_in_several_messages(
     for number in range(200):
         (tmp_path / f"blob{number}").write_text(f"{number:03}")
     entries = [(FILE, b"d%d/%d" % (one % 7, one), 0o644, b"", 3, one % 200) for one in range(3_000)]
+    gc.collect()  # what other tests have left open is closed now, not meanwhile
     before = len(os.listdir("/proc/self/fd"))
     with process(serve) as (caller, _):
         caller.unpack(Root(root), entries, lambda one: os.open(tmp_path / f"blob{one}", os.O_RDONLY))
@@ -389,6 +391,7 @@ def test_descriptors_that_come_with_an_answer_are_dropped(root: int) -> None:
         for byte in message({"end": True}, b"data"):
             socket.send_fds(sock, [bytes([byte])], [end] * 10)  # 250 in all: a user may have 1024 on their way
 
+    gc.collect()  # what other tests have left open is closed now, not meanwhile
     before = os.listdir("/proc/self/fd")
     with process(generous) as (caller, _):
         assert caller.read(Root(root), b"file", 0, 100) == (b"data", True, 0)
