@@ -226,10 +226,9 @@ def grid(
     timeout: float = 60.0,
     input: bytes | None = None,
     network: str = "",
-    server: socket.socket | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run `grid` with these words to its end, in this network namespace, or in that of the calling thread; or by this
-    server, where that is. Its input is empty unless one is given. Raises subprocess.TimeoutExpired."""
+    """Run `grid` with these words to its end, in this network namespace, or in that of the calling thread. Its input is
+    empty unless one is given. Raises subprocess.TimeoutExpired."""
     with contextlib.ExitStack() as files:
 
         def pipe() -> tuple[IO[bytes], IO[bytes]]:
@@ -238,9 +237,8 @@ def grid(
 
         (stdin, ours), (out, stdout), (err, stderr), (told, tell) = pipe(), pipe(), pipe(), pipe()
         with _asking:
-            there = "" if server else network or _network()
-            asked = json.dumps([list(words), dict(environment), str(folder), there, ""]).encode()
-            socket.send_fds(server or _server()[0], [asked], [one.fileno() for one in (stdin, stdout, stderr, tell)])
+            asked = json.dumps([list(words), dict(environment), str(folder), network or _network(), ""]).encode()
+            socket.send_fds(_server()[0], [asked], [one.fileno() for one in (stdin, stdout, stderr, tell)])
         for theirs in (stdin, stdout, stderr, tell):
             theirs.close()
         pid = int(told.read(16))
@@ -259,8 +257,7 @@ def grid(
             one.join(max(0.0, deadline - time.monotonic()))
         if any(one.is_alive() for one in threads[1:]):
             with contextlib.suppress(ProcessLookupError):
-                if server is None:  # else it may have another number here
-                    os.kill(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
             for one in threads:
                 one.join(5.0)  # what it started may have its output still
             raise subprocess.TimeoutExpired(["grid", *words], timeout, answers.get("out"), answers.get("err"))
@@ -287,22 +284,15 @@ _asking = threading.Lock()
 def _server() -> tuple[socket.socket, str]:
     """The connection to the server of this process, which ends with it; and the server's network namespace, which is
     that of the thread that made it."""
-    ours, server = begun([sys.executable, __file__], os.environ)
-    atexit.register(server.wait)
-    atexit.register(ours.close)  # called before the wait
-    return ours, os.readlink(HERE)
-
-
-def begun(program: Sequence[str], environment: Mapping[str, str]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """A server, begun by this command (of a Python, and this file where that finds it), and the connection to it. It
-    ends when that is closed."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LARGEST)
-    command = [*program, str(theirs.fileno())]
-    server = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd="/")
+    command = [sys.executable, __file__, str(theirs.fileno())]
+    server = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd="/")
     theirs.close()
-    return ours, server
+    atexit.register(server.wait)
+    atexit.register(ours.close)  # called before the wait
+    return ours, os.readlink(HERE)
 
 
 # --- the server -------------------------------------------------------------------------------------------------------

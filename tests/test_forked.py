@@ -54,24 +54,6 @@ def test_a_command_is_in_the_network_of_the_thread_that_asks(environment: Mappin
     assert not asker.is_alive(), done.stderr
 
 
-@pytest.mark.netns
-def test_a_server_that_is_elsewhere_runs_commands_there_and_ends_with_its_connection(
-    environment: Mapping[str, str], tmp_path: Path
-) -> None:
-    with own_network():
-        there = socket.create_server(("127.0.0.1", 0))
-        connection, server = forked.begun([sys.executable, forked.__file__], os.environ)
-    with there:
-        asker = threading.Thread(target=lambda: there.accept()[0].close(), daemon=True)
-        asker.start()
-        address = f"ws://127.0.0.1:{there.getsockname()[1]}"
-        done = forked.grid(["jobs", "--coordinator", address], environment, tmp_path, server=connection)
-        asker.join(10.0)
-    assert not asker.is_alive(), done.stderr
-    connection.close()
-    assert server.wait(10.0) == 0
-
-
 def test_what_takes_too_long_is_killed(environment: Mapping[str, str], tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "never")
     with pytest.raises(subprocess.TimeoutExpired):

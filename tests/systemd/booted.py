@@ -5,7 +5,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -19,15 +18,12 @@ from typing import Any
 
 import pytest
 
-from tests import forked
-
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PATIENCE = 60.0
 ENVIRONMENT = "/usr/local/lib/grid"
 LENT = "/usr/local/lib/lent"
 GRID = f"{ENVIRONMENT}/bin/grid"
-FORKED = "/run/forked"
 ENVIRON = {"PATH": os.defpath + ":/usr/sbin:/sbin", "LANG": "C.UTF-8", "HOME": "/root"}
 """Of each command there."""
 
@@ -37,7 +33,6 @@ class Machine:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._forking: tuple[socket.socket, subprocess.Popen[bytes]] | None = None
 
     @property
     def enter(self) -> list[str]:
@@ -57,10 +52,7 @@ class Machine:
         )
 
     def run(self, *argv: str, timeout: float = PATIENCE, user: str = "") -> subprocess.CompletedProcess[str]:
-        """A command there, as root or this user, to its end. `grid` is forked where it can be (forked.py)."""
-        if argv[0] == GRID and not user and not forked.SERVICES & set(argv):
-            server, _ = self._forking = self._forking or self._begun()
-            return forked.with_text(forked.grid(argv[1:], ENVIRON, Path("/"), timeout, server=server))
+        """A command there, as root or this user, to its end."""
         become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
         return subprocess.run(
             [*self.enter, *become, *argv],
@@ -70,20 +62,6 @@ class Machine:
             text=True,
             timeout=timeout,
         )
-
-    def _begun(self) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
-        """A server there that forks `grid`, with what is installed now."""
-        for name in ("forked.py", "fault_points.py"):
-            self.put(f"{FORKED}/{name}", (HERE.parent / name).read_bytes())
-        return forked.begun([*self.enter, f"{ENVIRONMENT}/bin/python", f"{FORKED}/forked.py"], ENVIRON)
-
-    def end_forking(self) -> None:
-        """End that server: the next command is of what is installed by then."""
-        if self._forking is not None:
-            connection, server = self._forking
-            connection.close()
-            server.wait(PATIENCE)
-            self._forking = None
 
     def told(self, *argv: str, **options: Any) -> str:
         """What a command there prints; it has to do well."""
@@ -120,7 +98,6 @@ class Machine:
 
     def install(self, wheel: Path) -> None:
         """Put this wheel into the environment there, in the place of what it has of ours."""
-        self.end_forking()
         self.put(f"/run/wheels/{wheel.name}", wheel.read_bytes())
         pip = [f"{ENVIRONMENT}/bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
         self.told(*pip, "install", "--no-deps", "--no-index", f"/run/wheels/{wheel.name}")
@@ -242,7 +219,6 @@ def booted_over(lower: str, *lent: str, changes: Path | None = None) -> Iterator
             stderr=log,
         )
     first = 0
-    machine = None
     try:
         first = _first(outer, place)
         # What started it is no process of that machine, and would keep its first group from handing controllers on.
@@ -257,8 +233,6 @@ def booted_over(lower: str, *lent: str, changes: Path | None = None) -> Iterator
         else:
             outer.kill()
         outer.wait(PATIENCE)
-        if machine is not None:
-            machine.end_forking()
         _remove(group)
         if changes is not None:
             (place / "changes").rename(changes)
