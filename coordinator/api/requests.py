@@ -291,9 +291,8 @@ class Requests:
                 would = views.visible_pass(visibility, await self._balancer.proposed(self._clock))
                 self._reply(client, messages.Suggestions(message.id, self._state.policy.balancing, would))
             case messages.GetScaling():
-                from distributed_grid.coordinator.core.scaling.passes import (
-                    scaling_status,  # only where there are pools
-                )
+                # Only where there are pools.
+                from distributed_grid.coordinator.core.scaling.passes import scaling_status
 
                 self._reply(client, scaling_status(self._state, message, self._clock()))
             case messages.OrderScaling(order=what, pool=pool, why=why, machine_type=kind, machine=machine):

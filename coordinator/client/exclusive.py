@@ -1,4 +1,4 @@
-"""Methods of an object that several threads may not use at once: the second one is told, before anything is done."""
+"""Refuses a second thread in an object that one thread at a time may use, before anything is done."""
 
 from _thread import RLock
 from collections.abc import Callable
@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 class Exclusive:
-    """Something with such methods, marked by `exclusive`. One thread after another may call them, and a method may call
-    others."""
+    """Base of a class with methods that `exclusive` marks: one thread at a time may be in them. One such method may
+    call another, and another thread may call them later."""
 
     def __init__(self) -> None:
         self._in_use = RLock()
