@@ -293,6 +293,19 @@ def test_a_large_job_that_waits_for_the_quota_is_not_passed_for_ever_by_later_on
     assert "large" in started(ledger)
 
 
+def test_who_waits_for_his_own_hours_keeps_nobody_of_his_group_waiting() -> None:
+    lab = GroupRights(members=("ann", "ben"), rights=Rights(cores=2 * MILLI))
+    ledger = grid(Rules(users={"ann": Rights(core_hours=6 * MILLI)}, groups={"lab": lab}))
+    submit(ledger, "before", asks(1), user="ben")
+    submit(ledger, "large", asks(2), time_limit=7200.0, grace=0.0)
+    submit(ledger, "later", asks(1, Priority.LOW), user="ben")
+    assert reason(ledger, "later").text == "group lab may hold 2 cpu at once; large, which comes first, needs them"
+    submit(ledger, "above", asks(1, Priority.HIGH), time_limit=10800.0, grace=0.0)
+    end(ledger, "before")
+    assert reason(ledger, "large").text.startswith("ann may use 6 core-hours a day")
+    assert started(ledger) == ["later", "above"]
+
+
 def test_who_comes_first_in_a_quota_is_not_forgotten_for_a_larger_job_behind() -> None:
     ledger = grid(of_ann(cores=4 * MILLI, reservations=False), gpus=1)
     submit(ledger, "gpu", Request(Resources(gpu=MILLI)), user="ben")
