@@ -35,7 +35,7 @@ from distributed_grid.coordinator.core.lifecycle.attempts import (
     suspended,
 )
 from distributed_grid.coordinator.core.model import Allocation, Attempt, AwaitsHold, HeldBack, Job, Node, Queued
-from distributed_grid.coordinator.core.nodes import idle, quarantine
+from distributed_grid.coordinator.core.nodes import idle, operator, quarantine
 from distributed_grid.coordinator.core.placement import ray
 from distributed_grid.coordinator.core.placement.matching import labels
 from distributed_grid.coordinator.core.preemption import execute
@@ -442,6 +442,7 @@ def _takes_over(state: GridState, node: Node, allocation: Allocation) -> None:
     withdrawn any more."""
     if allocation.stop is not None and allocation.stop.unless_started:
         allocation.stop = None
+        operator.arm_drain(state, node)  # it is not to outlast a deadline that is over
     before = state.chains.predecessors.get(allocation.id)
     if before is not None:
         _takes_over(state, node, state.allocations[before])

@@ -46,7 +46,7 @@ def restore(state: GridState, orders: Mapping[str, NodeOrders]) -> None:
         if (node := state.nodes.get(name)) is not None:
             node.orders = one
             state.index.learn(node, labels(node))
-            _arm(state, node)
+            arm_drain(state, node)
             quarantine.arm(state, node)
 
 
@@ -64,7 +64,7 @@ def drain(state: GridState, event: DrainRequested) -> None:
             deadline=deadline,
         )
         _set(state, node, replace(node.orders, drain=order))
-        _arm(state, node)
+        arm_drain(state, node)
         jobs += len(node.launched)
     if nodes:
         still = f"; {counted(jobs, 'job')}{_are(jobs)} still there" if jobs else ", and no job is there"
@@ -73,7 +73,8 @@ def drain(state: GridState, event: DrainRequested) -> None:
         state.out.append(Granted(event.token, f"{_names(nodes)} drained{still}{until}"))
 
 
-def _arm(state: GridState, node: Node) -> None:
+def arm_drain(state: GridState, node: Node) -> None:
+    """Set the timer of a drained node; if its deadline is over, all that runs there is stopped in this turn."""
     drain = node.orders.drain
     if drain is not None and drain.deadline:
         state.deadlines.arm("drain", node.facts.name, drain.deadline)
@@ -86,7 +87,7 @@ def drain_due(state: GridState, name: str) -> None:
     if drain is None or not drain.deadline:
         return
     if state.now < drain.deadline:
-        _arm(state, node)
+        arm_drain(state, node)
         return
     text = f"{name} {drained_words(drain)}"
     for allocation in (*node.allocations.values(), *node.inside.values()):

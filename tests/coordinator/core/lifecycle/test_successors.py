@@ -390,6 +390,25 @@ def test_the_successors_of_a_drained_node_are_taken_back(busy: Grid) -> None:
     assert busy.taken_back() == ["j5.1", "j6.1"]
 
 
+def test_one_that_had_started_when_its_node_was_drained_is_stopped_at_the_deadline(busy: Grid) -> None:
+    busy.step(DrainRequested(1, ("n1",), "ann", "", deadline=0.0))
+    busy.end("j4.1")
+    busy.start("j5.1")
+    stop = busy.sent[-1]
+    assert isinstance(stop, Stop) and (stop.allocation, stop.cause) == ("j5.1", Cause.DRAINED)
+    assert not stop.unless_started and busy.state("j5") is State.STOPPING
+
+
+def test_before_the_deadline_it_runs_on(busy: Grid) -> None:
+    busy.step(DrainRequested(1, ("n1",), "ann", "", deadline=2.0))
+    busy.end("j4.1")
+    busy.start("j5.1")
+    assert busy.state("j5") is State.RUNNING
+    busy.now += 2.0
+    busy.step(Tick())
+    assert busy.state("j5") is State.STOPPING
+
+
 def test_a_successor_goes_elsewhere_where_the_one_before_it_takes_long(busy: Grid) -> None:
     busy.now += OVERDUE
     busy.step(Tick())
