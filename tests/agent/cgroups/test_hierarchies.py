@@ -238,6 +238,7 @@ async def test_a_group_goes_with_its_job_and_outlives_a_killed_supervisor(confin
     bench = confined.bench
     id = bench.launch("sh", "-c", "sleep 1000 & wait", grant=Grant(memory=50 * MIB), limits=JobLimits(pids=20))
     short = bench.launch("sleep", "0.5", grant=Grant(memory=50 * MIB), limits=JobLimits(pids=20))
+    await bench.started(id)
     await bench.ended(short)
     await bench.until(lambda: confined.groups() and {Path(one).name for one in confined.groups()} == {id})
     await bench.kill_supervisor()
