@@ -23,6 +23,17 @@ PAGES = [*(ROOT / name for name in FRONT), *sorted((ROOT / "docs").rglob("*.md")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
+CALLERS = (
+    "agent/launch/raylet.py",
+    "agent/machine.py",
+    "cli/services/",
+    "coordinator/providers/",
+    "distributed_grid/push/",
+)
+OF_OTHERS = {"--block", "--head", "--lr", "--node-name", "--num-gpus", "--signal"}
+"""Options of Ray, Slurm and a user's program."""
+OF_BENCHES = {"CHANGELOG.md", "figures.md", "policy-lab.md", "security.md"}
+"""Pages that name options of benches and campaigns, or mistyped ones, too."""
 SOURCE = re.compile(r"(?:[\w.-]+/)*[\w.-]+\.(?:py|md|sql|sh|cfg|toml|service)")
 
 
@@ -221,6 +232,52 @@ def test_the_pages_name_only_commands_that_there_are() -> None:
     assert not wrong, "\n".join(wrong)
     readme = {" ".join(command.words[:2]) for command in found if command.page == "README.md"}
     assert {"make demo", "make pipx", "grid dev", "grid run-shared"} <= readme
+
+
+def options_named(text: str) -> Iterator[str]:
+    return (match.group() for match in re.finditer(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9](?![\w-])", text))
+
+
+def sources() -> Iterator[Path]:
+    """The product's, but those that put together the commands of other programs."""
+    for room in ("agent", "cli", "coordinator", "distributed_grid", "protocol", "simulator"):
+        for path in sorted((ROOT / room).rglob("*.py")):
+            if not str(path.relative_to(ROOT)).startswith(CALLERS):
+                yield path
+
+
+def options_there_are() -> set[str]:
+    every = commands(grid, click.Context(grid, info_name="grid"))
+    named = {
+        flag for _, command in every for option in command.params for flag in (*option.opts, *option.secondary_opts)
+    }
+    return named | {"--help"}
+
+
+def test_hints_and_errors_name_only_options_that_there_are() -> None:
+    known, wrong = options_there_are() | OF_OTHERS, []
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                wrong += [
+                    f"{path.relative_to(ROOT)}:{node.lineno}: {o}" for o in options_named(node.value) if o not in known
+                ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_pages_explain_only_options_that_there_are() -> None:
+    known, wrong = options_there_are() | OF_OTHERS, []
+    for page in PAGES:
+        if page.name not in OF_BENCHES and "decisions" not in page.parts:
+            for span in CODE.findall(FENCE.sub("", page.read_text())):
+                if span.startswith("--"):
+                    wrong += [f"{page.name}: {option}" for option in options_named(span) if option not in known]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_an_option_that_there_is_not_would_be_found() -> None:
+    assert list(options_named("give it a shorter --time-limit, or none; a word--like this")) == ["--time-limit"]
+    assert "--time" in options_there_are() and "--time-limit" not in options_there_are() | OF_OTHERS
 
 
 def test_a_command_that_there_is_not_would_be_found() -> None:

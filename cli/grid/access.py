@@ -71,7 +71,8 @@ def create(
         return
     command = "grid agent join" if role == "agent" else "grid login"
     if bearer:
-        invocation.say(f"{user} can use it for {format_duration(seconds)}: {command} INVITATION; grid access lists it")
+        lasts = format_duration(seconds)
+        invocation.say(f"{user} can use it for {lasts}: {command} INVITATION; `grid access` lists it")
         return
     often = "once" if uses == 1 else f"{uses} times"
     invocation.say(f"it can be used {often} within {format_duration(seconds)}: {command} INVITATION")

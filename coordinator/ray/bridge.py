@@ -173,7 +173,7 @@ class Cluster:
         return autoscaler_pb2.GetClusterResourceStateReply.FromString(reply).cluster_resource_state
 
     def run_probe(self, selector: dict[str, str], within: float) -> str:
-        """Run a short task on a node with these labels, as `grid cluster validate` asks; the id of that node. The task
+        """Run a short task on a node with these labels, as `grid cluster check` asks; the id of that node. The task
         needs no core, as others may use them all."""
         self._drive()
         task = ray.remote(_where).options(num_cpus=0, label_selector=selector)

@@ -387,7 +387,7 @@ def refusal(state: GridState, token: int, job: Job) -> Rejected | None:
             why = (
                 "it has no time limit, so it counts with whole days" if a_day and not limit else "it could never start"
             )
-            less = "give it a shorter --time-limit" if a_day else "ask for less"
+            less = "give it a shorter --time" if a_day else "ask for less"
             hint = f"{less}; or have an operator run: {_command(pool, name, limit_words(name, wants))}"
             return Rejected(token, "not-allowed", what, why, hint)
     return None

@@ -453,7 +453,7 @@ def test_a_job_whose_time_limit_alone_passes_the_hours_is_refused_and_told_so() 
         "asks 24 core-hours a day; ann may use 4",
         "it has no time limit, so it counts with whole days",
     )
-    assert told.hint == "give it a shorter --time-limit; or have an operator run: grid quota set ann --core-hours 24"
+    assert told.hint == "give it a shorter --time; or have an operator run: grid quota set ann --core-hours 24"
 
 
 def test_a_running_job_is_not_ended_when_the_hours_are_lowered() -> None:
