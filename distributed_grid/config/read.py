@@ -52,8 +52,9 @@ class Table:
         return {path[len(at)] for path in self._names if len(path) > len(at) and path[: len(at)] == at}
 
     def elsewhere(self, name: str) -> Path:
-        """Return the path of the setting of this name; empty if there is none, or more than one."""
+        """Return the path of the setting, or else section, of this name; empty if there is none, or more than one."""
         found = [path for path in self.settings if path[-1] == name]
+        found = found or [path for path in self._names - {*self._aliases, *self._moved} if path[-1] == name]
         return found[0] if len(found) == 1 else ()
 
 
@@ -149,6 +150,8 @@ class Reader:
             inside = f" in {_dotted(written[:-1])}" if written[:-1] else ""
             there = table.elsewhere(written[-1])
             hint = f"it is {_dotted(there)}" if there else did_you_mean(written[-1], table.below(path[:-1]))
+            if len(there) == 1:
+                hint = "it is not in any section: write it at the beginning of a line"
             self._problem(key, f"unknown key {written[-1]!r}{inside}", hint)
 
     def _leaf(self, key: Any, node: Any, path: Path, written: Path, one: Setting, into: Values) -> None:

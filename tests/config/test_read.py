@@ -76,6 +76,14 @@ def test_a_key_in_the_wrong_section_is_told_where_it_stands(written: Write) -> N
     ]
 
 
+def test_a_section_inside_of_another_is_told_where_it_stands(written: Write) -> None:
+    text = "coordinator:\n  rights: {users: {ann: {cores: 1}}}\nagent:\n  thresholds: {cpu_percent_max: 1}\n"
+    assert problems(written(text)) == [
+        "F:2: unknown key 'rights' in coordinator (it is not in any section: write it at the beginning of a line)",
+        "F:4: unknown key 'thresholds' in agent (it is resource_sharing.thresholds)",
+    ]
+
+
 RIGHTS = """
 rights:
   default: {highest_priority: normal, cores: 64}
