@@ -30,6 +30,7 @@ CALLERS = (
     "coordinator/providers/",
     "distributed_grid/push/",
 )
+"""What puts together the commands of other programs."""
 OF_OTHERS = {"--block", "--head", "--lr", "--node-name", "--num-gpus", "--signal"}
 """Options of Ray, Slurm and a user's program."""
 OF_BENCHES = {"CHANGELOG.md", "figures.md", "policy-lab.md", "security.md"}
@@ -238,11 +239,11 @@ def options_named(text: str) -> Iterator[str]:
     return (match.group() for match in re.finditer(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9](?![\w-])", text))
 
 
-def sources() -> Iterator[Path]:
-    """The product's, but those that put together the commands of other programs."""
+def sources(*but: str) -> Iterator[Path]:
+    """The product's, but those whose paths begin so."""
     for room in ("agent", "cli", "coordinator", "distributed_grid", "protocol", "simulator"):
         for path in sorted((ROOT / room).rglob("*.py")):
-            if not str(path.relative_to(ROOT)).startswith(CALLERS):
+            if not str(path.relative_to(ROOT)).startswith(but):
                 yield path
 
 
@@ -256,7 +257,7 @@ def options_there_are() -> set[str]:
 
 def test_hints_and_errors_name_only_options_that_there_are() -> None:
     known, wrong = options_there_are() | OF_OTHERS, []
-    for path in sources():
+    for path in sources(*CALLERS):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 wrong += [
@@ -273,6 +274,15 @@ def test_the_pages_explain_only_options_that_there_are() -> None:
                 if span.startswith("--"):
                     wrong += [f"{page.name}: {option}" for option in options_named(span) if option not in known]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_pages_name_only_variables_that_there_are() -> None:
+    read = {name for path in sources() for name in re.findall(r"GRID_[A-Z_]+", path.read_text())}
+    pages = [
+        page for page in PAGES if page.name not in {*OF_BENCHES, "CONTRIBUTING.md"} and "decisions" not in page.parts
+    ]
+    named = {name for page in pages for name in re.findall(r"GRID_[A-Z_]+", page.read_text()) if "__" not in name}
+    assert "GRID_CONTEXT" in named and named <= read
 
 
 def test_an_option_that_there_is_not_would_be_found() -> None:
