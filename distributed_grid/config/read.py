@@ -151,7 +151,8 @@ class Reader:
             there = table.elsewhere(written[-1])
             hint = f"it is {_dotted(there)}" if there else did_you_mean(written[-1], table.below(path[:-1]))
             if len(there) == 1:
-                hint = "it is not in any section: write it at the beginning of a line"
+                at = "at the beginning of a line" if table is ROOT else "beside 'name'"
+                hint = f"it is not in any section: write it {at}"
             self._problem(key, f"unknown key {written[-1]!r}{inside}", hint)
 
     def _leaf(self, key: Any, node: Any, path: Path, written: Path, one: Setting, into: Values) -> None:

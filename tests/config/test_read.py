@@ -82,6 +82,10 @@ def test_a_section_inside_of_another_is_told_where_it_stands(written: Write) -> 
         "F:2: unknown key 'rights' in coordinator (it is not in any section: write it at the beginning of a line)",
         "F:4: unknown key 'thresholds' in agent (it is resource_sharing.thresholds)",
     ]
+    text = "nodes: [{name: a, resource_sharing: {owner: ann}}]"
+    assert problems(written(text)) == [
+        "F:1: unknown key 'owner' in nodes[0].resource_sharing (it is not in any section: write it beside 'name')"
+    ]
 
 
 RIGHTS = """
