@@ -149,10 +149,11 @@ class Reader:
         else:
             inside = f" in {_dotted(written[:-1])}" if written[:-1] else ""
             there = table.elsewhere(written[-1])
-            hint = f"it is {_dotted(there)}" if there else did_you_mean(written[-1], table.below(path[:-1]))
             if len(there) == 1:
                 at = "at the beginning of a line" if table is ROOT else "beside 'name'"
                 hint = f"it is not in any section: write it {at}"
+            else:
+                hint = f"it is {_dotted(there)}" if there else did_you_mean(written[-1], table.below(path[:-1]))
             self._problem(key, f"unknown key {written[-1]!r}{inside}", hint)
 
     def _leaf(self, key: Any, node: Any, path: Path, written: Path, one: Setting, into: Values) -> None:

@@ -217,15 +217,15 @@ def exclude(state: GridState, line: Line, job: Job, found: Over) -> None:
                 state.unreserve(name)
     if found.limit in A_DAY:
         state.deadlines.arm("quota", "", day_ends(state.now))
-    which, ask = "first_for_hours" if found.limit in A_DAY else "first", asked(state, job.id)
-    for one in state.quotas.pools(job):  # it keeps nobody waiting for anything but what it waits for itself
+    which = "first_for_hours" if found.limit in A_DAY else "first"
+    for one in state.quotas.pools(job):  # it keeps nobody waiting for a quota that it does not wait for itself
         for its in ("first", "first_for_hours"):
             if getattr(one, its) == job.id and not (one is pool and its == which):
                 setattr(one, its, "")
                 state.quotas.changed[one.id] = None
     if found.behind:
         return
-    name = getattr(pool, which)
+    name, ask = getattr(pool, which), asked(state, job.id)
     other = name in state.queue and state.queue.line(name) is not line
     if other and asked(state, name).order < ask.order:  # also one that has just been put back, and is to be placed
         return
